@@ -10,12 +10,14 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 const IMAGES: &str = "target/xen";
 /// The images: name, Cargo features, bytes that it may have. nftables' language takes half of
 /// an image with a filter.
-const KINDS: [(&str, &str, u64); 5] = [
+const KINDS: [(&str, &str, u64); 7] = [
     ("httpd", "httpd", 400 * 1000),
     ("kv", "kv", 430 * 1000),
     ("profile", "httpd,profile", 450 * 1000),
     ("httpd-filter", "httpd,filter", 760 * 1000),
     ("kv-filter", "kv,filter", 800 * 1000),
+    ("httpd-guests", "httpd,guests", 640 * 1000),
+    ("kv-guests", "kv,guests", 680 * 1000),
 ];
 
 /// Formatting, and clippy for every image's features: what the root's workspace leaves out.

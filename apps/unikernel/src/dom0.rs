@@ -4,8 +4,10 @@
 //! |---|---|---|
 //! | `control/shutdown` | the toolstack | `poweroff`, `halt`, `reboot`, `suspend`; acknowledged by emptying it |
 //! | `fordway/rules/...` | dom0 | the packet filter's rules, see `rules` |
+//! | `fordway/address`, `fordway/peers/...` | dom0 | guests that may meet, see `guests` |
 //! | `data/fordway` | the guest | one line on how it is: `up 10.0.0.2` |
 
+use crate::guests::Guests;
 use crate::xen::Xen;
 use fordway_xen_guest::console_line;
 use fordway_xen_guest::lifecycle::Reason;
@@ -41,13 +43,14 @@ pub fn start(xen: &mut Xen) {
 }
 
 /// Looks at what has changed.
-pub fn look(xen: &mut Xen) -> Wish {
+pub fn look(xen: &mut Xen, guests: &Guests) -> Wish {
     let mut wish = Wish::Nothing;
     while let Some(token) = xen.next_watch() {
         #[cfg(feature = "filter")]
         if token == crate::rules::COMMIT && matches!(wish, Wish::Nothing) {
             wish = Wish::Rules;
         }
+        guests.note(&token);
         if token == SHUTDOWN {
             let Some(word) = xen.read(SHUTDOWN) else {
                 continue;
@@ -56,7 +59,7 @@ pub fn look(xen: &mut Xen) -> Wish {
                 "poweroff" | "halt" => Reason::PowerOff,
                 "reboot" => Reason::Reboot,
                 "" => continue,
-                "suspend" if xen.domain.can_suspend() => {
+                "suspend" if xen.domain.can_suspend() && !guests.are_met() => {
                     xen.write(SHUTDOWN, "");
                     return Wish::Suspend;
                 }

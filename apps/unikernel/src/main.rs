@@ -14,6 +14,11 @@
 extern crate alloc;
 
 mod dom0;
+#[cfg(feature = "guests")]
+mod guests;
+#[cfg(not(feature = "guests"))]
+#[path = "no_guests.rs"]
+mod guests;
 #[cfg(feature = "httpd")]
 mod http;
 #[cfg(feature = "kv")]
@@ -40,6 +45,7 @@ use fordway_profile::{Procedure, Profile};
 use fordway_xen_guest::entropy::Entropy;
 use fordway_xen_guest::lifecycle;
 use fordway_xen_guest::{Domain, console, console_line, memory, time};
+use guests::Guests;
 use net::Net;
 use options::Options;
 use serve::Serving;
@@ -97,6 +103,7 @@ fn main(domain: Domain) -> ! {
     let clock = domain.clock;
     let mut xen = Xen::new(domain);
     dom0::start(&mut xen);
+    let guests = Guests::new(&mut xen, entropy.next_u64());
     let is_small = memory_bytes < 32 << 20;
     let pages = if is_small { 128 } else { 256 };
     let config = netfront::Config {
@@ -107,7 +114,7 @@ fn main(domain: Domain) -> ! {
         ..config
     };
     let mut device = Netfront::new(&mut xen, config);
-    let mac = wait_for_link(&mut xen, &mut device);
+    let mac = wait_for_link(&mut xen, &mut device, &guests);
     let up = options
         .address
         .map(|own| alloc::format!("up {}", own.address));
@@ -180,6 +187,8 @@ fn main(domain: Domain) -> ! {
     };
     let serving = Serving {
         net: net.clone(),
+        #[cfg(feature = "guests")]
+        guests: guests.clone(),
         server: Rc::new(RefCell::new(server)),
         spawner: executor.spawner(),
         timers: executor.timers(),
@@ -232,7 +241,7 @@ fn main(domain: Domain) -> ! {
         let _ = executor.spawn(work);
     }
     tell_up(&mut xen, up.as_deref());
-    run(xen, device, net, executor, up)
+    run(xen, device, (net, guests), executor, up)
 }
 
 /// Tells dom0 that the server serves.
@@ -244,23 +253,24 @@ fn tell_up(xen: &mut Xen, up: Option<&str>) {
 
 /// Suspends the domain; when it runs again, possibly as another one, all that lies in XenStore is
 /// set up anew, and the driver connects.
-fn suspend(xen: &mut Xen, device: &mut Netfront<Xen>) {
+fn suspend(xen: &mut Xen, device: &mut Netfront<Xen>, guests: &Guests) {
     device.suspend(xen);
     xen.suspend();
     dom0::start(xen);
+    guests.listen(xen);
     #[cfg(feature = "filter")]
     rules::listen(xen);
     device.restart(xen);
 }
 
 /// Lets the driver connect; the device's address.
-fn wait_for_link(xen: &mut Xen, device: &mut Netfront<Xen>) -> [u8; 6] {
+fn wait_for_link(xen: &mut Xen, device: &mut Netfront<Xen>, guests: &Guests) -> [u8; 6] {
     let mut complain_ns = xen.now_ns() + LINK_PATIENCE_NS;
     loop {
         xen.take_events();
-        match dom0::look(xen) {
+        match dom0::look(xen, guests) {
             Wish::End(reason) => lifecycle::end(reason),
-            Wish::Suspend => suspend(xen, device),
+            Wish::Suspend => suspend(xen, device, guests),
             _ => {}
         }
         device.poll(xen, xen.now_ns(), |_| {});
@@ -293,7 +303,7 @@ fn offloads(device: &Netfront<Xen>) -> Offloads {
 fn run(
     mut xen: Xen,
     mut device: Netfront<Xen>,
-    net: Rc<Net>,
+    (net, guests): (Rc<Net>, Rc<Guests>),
     mut executor: Executor,
     up: Option<String>,
 ) -> ! {
@@ -305,7 +315,7 @@ fn run(
         let now_us = now_ns / 1000;
         let span = PROFILE.span(Procedure::Events);
         xen.take_events();
-        match dom0::look(&mut xen) {
+        match dom0::look(&mut xen, &guests) {
             Wish::Nothing => {}
             #[cfg(feature = "filter")]
             Wish::Rules => rules::look(&mut xen, &net, now_us),
@@ -314,7 +324,7 @@ fn run(
                 device.close(&mut xen);
             }
             Wish::Suspend => {
-                suspend(&mut xen, &mut device);
+                suspend(&mut xen, &mut device, &guests);
                 tell_up(&mut xen, up.as_deref());
                 continue;
             }
@@ -343,6 +353,7 @@ fn run(
             stack.set_link(link);
         }
         net.dispatch();
+        guests.turn(&mut xen, now_ns);
         let span = PROFILE.span(Procedure::Executor);
         let next = executor.run_ready(now_us);
         drop(span);
@@ -362,12 +373,13 @@ fn run(
             Next::At(at_us) => Some(at_us),
             Next::Idle => None,
         };
-        let mut until_ns = [stack_us, task_us]
+        let guests_us = guests.next_ns().map(|at_ns| at_ns.div_ceil(1000));
+        let mut until_ns = [stack_us, task_us, guests_us]
             .into_iter()
             .flatten()
             .min()
             .map(|us| us * 1000);
-        if until_ns.is_some_and(|at| at <= now_ns) {
+        if !guests.may_sleep(&mut xen, now_ns) || until_ns.is_some_and(|at| at <= now_ns) {
             continue;
         }
         match device.rearm(&mut xen) {

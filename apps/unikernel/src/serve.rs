@@ -10,20 +10,26 @@
 //! | bytes have come | give them to the connection, which may not take all while output waits |
 //! | the client's end | tell the connection |
 //! | nothing of this | wait for the flow's signal, which the ticker sets too once a second |
+//!
+//! A connection of another guest that is met has a second way for its bytes ([`crate::guests`]); what is done when is the same.
 
 use crate::PROFILE;
+#[cfg(feature = "guests")]
+use crate::guests::Guests;
 use crate::net::Net;
 use alloc::rc::Rc;
-use core::cell::RefCell;
+use core::cell::{RefCell, RefMut};
 use core::time::Duration;
 use fordway_executor::{Spawner, Timers};
-use fordway_netstack::{Error, TcpId, TcpOptions};
+use fordway_netstack::{Error, Stack, TcpId, TcpOptions};
 use fordway_profile::Procedure;
 use fordway_serve::Service;
 
 /// What the tasks of a server share.
 pub struct Serving<S> {
     pub net: Rc<Net>,
+    #[cfg(feature = "guests")]
+    pub guests: Rc<Guests>,
     pub server: Rc<RefCell<S>>,
     pub spawner: Spawner,
     pub timers: Timers,
@@ -34,6 +40,8 @@ impl<S> Clone for Serving<S> {
     fn clone(&self) -> Self {
         Serving {
             net: self.net.clone(),
+            #[cfg(feature = "guests")]
+            guests: self.guests.clone(),
             server: self.server.clone(),
             spawner: self.spawner.clone(),
             timers: self.timers.clone(),
@@ -74,17 +82,68 @@ async fn connection<S: Service>(serving: Serving<S>, id: TcpId) {
         let _ = stack.tcp_close(id);
         return;
     };
-    while drive(&serving, id, &mut conn) {
+    #[cfg(feature = "guests")]
+    if let Some(rings) = serving.guests.offer(&serving.net, id) {
+        while crate::guests::drive(&serving, &rings, &mut conn) {
+            signal.wait().await;
+        }
+        serving.guests.closed(&rings);
+        return serving.server.borrow_mut().closed(conn);
+    }
+    while drive(&serving, &mut Plain::new(&serving.net, id), &mut conn) {
         signal.wait().await;
     }
     serving.server.borrow_mut().closed(conn);
 }
 
+/// How a connection's bytes go.
+pub trait Way {
+    /// How much of it there was room for.
+    fn send(&mut self, bytes: &[u8]) -> Result<usize, Error>;
+    /// As [`fordway_netstack::Stack::tcp_receive_with`].
+    fn receive(&mut self, read: impl FnOnce(&[u8]) -> usize) -> Result<usize, Error>;
+    /// False: it is to be asked again.
+    fn close(&mut self) -> bool;
+    fn abort(&mut self);
+}
+
+/// By the stack alone.
+struct Plain<'a> {
+    stack: RefMut<'a, Stack>,
+    id: TcpId,
+}
+
+impl<'a> Plain<'a> {
+    fn new(net: &'a Net, id: TcpId) -> Self {
+        let stack = net.stack();
+        Plain { stack, id }
+    }
+}
+
+impl Way for Plain<'_> {
+    fn send(&mut self, bytes: &[u8]) -> Result<usize, Error> {
+        self.stack.tcp_send(self.id, bytes)
+    }
+
+    fn receive(&mut self, read: impl FnOnce(&[u8]) -> usize) -> Result<usize, Error> {
+        self.stack
+            .tcp_receive_with(self.id, |[bytes, _]| read(bytes))
+    }
+
+    fn close(&mut self) -> bool {
+        let _ = self.stack.tcp_close(self.id);
+        true
+    }
+
+    fn abort(&mut self) {
+        let _ = self.stack.tcp_abort(self.id);
+    }
+}
+
 /// Moves all bytes that can be moved; false when the connection is over.
-fn drive<S: Service>(serving: &Serving<S>, id: TcpId, conn: &mut S::Conn) -> bool {
+pub fn drive<S: Service>(serving: &Serving<S>, way: &mut impl Way, conn: &mut S::Conn) -> bool {
     let now_us = serving.timers.now_us();
     let mut server = serving.server.borrow_mut();
-    let mut stack = serving.net.stack();
     if now_us >= server.deadline(conn) {
         server.expire(conn, now_us);
     }
@@ -97,26 +156,22 @@ fn drive<S: Service>(serving: &Serving<S>, id: TcpId, conn: &mut S::Conn) -> boo
                 break;
             }
             let wanted = output.len();
-            match stack.tcp_send(id, output) {
+            match way.send(output) {
                 Ok(sent) => {
                     server.advance(conn, now_us, sent);
                     has_room = sent == wanted;
                 }
                 Err(Error::WouldBlock) => has_room = false,
-                Err(_) => {
-                    let _ = stack.tcp_close(id);
-                    return false;
-                }
+                Err(_) => return !way.close(),
             }
         }
         drop(span);
         if server.is_over(conn) {
-            let _ = stack.tcp_close(id);
-            return false;
+            return !way.close();
         }
         let span = PROFILE.span(Procedure::AppReceive);
         let mut was_called = false;
-        let received = stack.tcp_receive_with(id, |[bytes, _]| {
+        let received = way.receive(|bytes| {
             was_called = true;
             server.receive(conn, now_us, bytes)
         });
@@ -126,14 +181,13 @@ fn drive<S: Service>(serving: &Serving<S>, id: TcpId, conn: &mut S::Conn) -> boo
             Ok(0) if was_called && !has_room => return true,
             // It takes nothing and has nothing to say: it never will.
             Ok(0) if was_called && server.output(conn).is_empty() => {
-                let _ = stack.tcp_abort(id);
+                way.abort();
                 return false;
             }
             Ok(_) if was_called => {}
             Ok(_) if server.output(conn).is_empty() => {
                 server.end(conn);
-                let _ = stack.tcp_close(id);
-                return false;
+                return !way.close();
             }
             // The client has ended, and there is something left to say.
             Ok(_) => {
@@ -144,10 +198,7 @@ fn drive<S: Service>(serving: &Serving<S>, id: TcpId, conn: &mut S::Conn) -> boo
             }
             Err(Error::WouldBlock) if server.output(conn).is_empty() || !has_room => return true,
             Err(Error::WouldBlock) => {}
-            Err(_) => {
-                let _ = stack.tcp_close(id);
-                return false;
-            }
+            Err(_) => return !way.close(),
         }
     }
 }

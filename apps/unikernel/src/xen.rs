@@ -4,11 +4,14 @@
 //! their owner asks. Watches are told apart by their token: the driver's, and those of [`crate::control`].
 
 use alloc::string::String;
+use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 use fordway_netfront::{GrantRef, Guest, Port};
 use fordway_xen_guest::events;
 use fordway_xen_guest::memory::pool::SharedPool;
 use fordway_xen_guest::shared::SharedPage;
+#[cfg(feature = "guests")]
+use fordway_xen_guest::store;
 use fordway_xen_guest::store::Transaction;
 use fordway_xen_guest::{Domain, console_line};
 
@@ -24,7 +27,7 @@ pub struct Xen {
     fired_words: u64,
     driver_watch: bool,
     /// Tokens of the others' watches that fired, each once.
-    others: alloc::vec::Vec<String>,
+    others: Vec<String>,
 }
 
 impl Xen {
@@ -35,7 +38,7 @@ impl Xen {
             fired: [0; 64],
             fired_words: 0,
             driver_watch: false,
-            others: alloc::vec::Vec::new(),
+            others: Vec::new(),
         }
     }
 
@@ -118,6 +121,43 @@ impl Xen {
             .is_ok();
         self.take_watches();
         done
+    }
+}
+
+/// What a broker asks of XenStore besides.
+#[cfg(feature = "guests")]
+impl Xen {
+    /// The value at `path`, if there is one that this domain may read.
+    pub fn read_if_there(&mut self, path: &str) -> Result<Option<String>, store::Error> {
+        let value = self.domain.store.read(Transaction::NONE, path);
+        self.take_watches();
+        match value {
+            Err(store::Error::Refused(_)) => Ok(None),
+            value => value.map(Some),
+        }
+    }
+
+    /// The names below `path`; none, if it is not there.
+    pub fn list_if_there(&mut self, path: &str) -> Result<Vec<String>, store::Error> {
+        let names = self.domain.store.list(Transaction::NONE, path);
+        self.take_watches();
+        match names {
+            Err(store::Error::Refused(_)) => Ok(Vec::new()),
+            names => names,
+        }
+    }
+
+    /// Says who may read and write a node of ours.
+    pub fn permit(&mut self, path: &str, entries: &[&str]) -> bool {
+        let done = self.domain.store.set_permissions(path, entries).is_ok();
+        self.take_watches();
+        done
+    }
+
+    /// Takes a watch of ours away.
+    pub fn unwatch_as(&mut self, path: &str, token: &str) {
+        let _ = self.domain.store.unwatch(path, token);
+        self.take_watches();
     }
 }
 

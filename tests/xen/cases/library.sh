@@ -85,7 +85,7 @@ program_guests() {
     local case=$1 guest name address
     shift
     cat /job/linux/small.cpio /job/linux/user.cpio /job/linux/programs.cpio /job/fordway.cpio \
-        $(ls /job/hostile.cpio 2>/dev/null) >/tmp/programs.cpio
+        $(ls /job/hostile.cpio /tmp/further.cpio 2>/dev/null) >/tmp/programs.cpio
     guests=
     for guest in "$@"; do
         name=${guest%:*} address=10.0.0.${guest#*:}
@@ -97,6 +97,18 @@ program_guests() {
         guests="$guests $name"
     done
     rm /tmp/programs.cpio
+}
+
+# further PROGRAM: one of dom0's, with what it is linked to, for guests that are made next (/tmp/further.cpio).
+further() {
+    local file
+    mkdir -p /tmp/further/usr/bin /tmp/further/usr/lib/x86_64-linux-gnu
+    cp -L "$(command -v "$1")" /tmp/further/usr/bin
+    for file in $(/lib64/ld-linux-x86-64.so.2 --list "$(command -v "$1")" | grep -o '/[^ ]*/lib[^ ]*'); do
+        cp -L "$file" /tmp/further/usr/lib/x86_64-linux-gnu
+    done
+    (cd /tmp/further && find . | cpio -o -H newc --quiet) >/tmp/further.cpio
+    rm -r /tmp/further
 }
 
 # has_said NAME LINE [SECONDS]: in a while, unless one of the guests has failed before. An emulated second

@@ -16,6 +16,10 @@ pub enum Needs {
     Filter,
     /// The unikernel's image with the key-value server.
     Kv,
+    /// The image with the web server and the broker.
+    HttpdGuests,
+    /// The image with the key-value server and the broker.
+    KvGuests,
     /// The program with which two Linux guests try grants and event channels.
     Pair,
     /// The command, with the broker in it, and the library beside it.
@@ -33,6 +37,8 @@ impl Needs {
             Needs::Profile => Some("profile"),
             Needs::Filter => Some("httpd-filter"),
             Needs::Kv => Some("kv"),
+            Needs::HttpdGuests => Some("httpd-guests"),
+            Needs::KvGuests => Some("kv-guests"),
             Needs::Pair => Some("pair"),
             Needs::Fordway => Some("fordway"),
             Needs::Hostile => Some("hostile"),
@@ -134,6 +140,7 @@ cases! {
     "guests-namespaces", [Linux, Fordway], long, 300, 100, "redis in a namespace of a guest, clients in the other one and in a namespace of its";
     "guests-others", [Linux, Fordway], long, 300, 100, "nginx with ab, and iperf3, in two Linux guests";
     "guests-four", [Linux, Fordway], long, 300, 120, "two pairs of Linux guests at once, and a server with three clients";
+    "guests-unikernel", [Linux, Fordway, HttpdGuests, KvGuests], long, 300, 100, "redis-benchmark and curl in a Linux guest reach the unikernel's kv and httpd by rings";
     "guests-hostile", [Linux, Fordway, Hostile], long, 900, 300, "a broker against guests that lie, flood, ring and keep what they are granted";
     "linux-client", [Linux, Httpd], long, 120, 60, "a Linux guest fetches from the unikernel";
 }

@@ -30,6 +30,10 @@ const CASES: &[(&str, &str)] = &[
     ),
     ("guests-four", include_str!("../programs/guests-four.sh")),
     (
+        "guests-unikernel",
+        include_str!("../programs/guests-unikernel.sh"),
+    ),
+    (
         "guests-hostile",
         include_str!("../programs/guests-hostile.sh"),
     ),

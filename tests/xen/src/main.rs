@@ -134,6 +134,8 @@ fn add_files(job: &mut Job, images: &Path) -> Result<()> {
         Needs::Profile,
         Needs::Filter,
         Needs::Kv,
+        Needs::HttpdGuests,
+        Needs::KvGuests,
         Needs::Pair,
         Needs::Fordway,
         Needs::Hostile,
