@@ -141,6 +141,7 @@ cases! {
     "guests-others", [Linux, Fordway], long, 300, 100, "nginx with ab, and iperf3, in two Linux guests";
     "guests-four", [Linux, Fordway], long, 300, 120, "two pairs of Linux guests at once, and a server with three clients";
     "guests-unikernel", [Linux, Fordway, HttpdGuests, KvGuests], long, 300, 100, "redis-benchmark and curl in a Linux guest reach the unikernel's kv and httpd by rings";
+    "guests-unikernel-hostile", [Linux, Fordway, Hostile, KvGuests], long, 400, 200, "the unikernel's kv against a guest that lies, floods, rings and keeps what it is granted";
     "guests-hostile", [Linux, Fordway, Hostile], long, 900, 300, "a broker against guests that lie, flood, ring and keep what they are granted";
     "linux-client", [Linux, Httpd], long, 120, 60, "a Linux guest fetches from the unikernel";
 }

@@ -34,6 +34,10 @@ const CASES: &[(&str, &str)] = &[
         include_str!("../programs/guests-unikernel.sh"),
     ),
     (
+        "guests-unikernel-hostile",
+        include_str!("../programs/guests-unikernel-hostile.sh"),
+    ),
+    (
         "guests-hostile",
         include_str!("../programs/guests-hostile.sh"),
     ),

@@ -344,10 +344,16 @@ impl Conn {
     /// The server has ended it. False: what was taken back from the ring has to go first, for which the stack has no room
     /// yet.
     pub fn close(&self) -> bool {
-        let owes = |conn: &Conn| conn.has_channel() && conn.producer().back_bytes_or_zero() != 0;
-        if owes(self) && !ends::has_error(self) {
+        // What is over in the stack takes nothing any more.
+        let over = (libc::POLLHUP | libc::POLLERR) as u32;
+        let owes = |conn: &Conn| {
+            conn.has_channel()
+                && conn.producer().back_bytes_or_zero() != 0
+                && conn.kernel_shows() & over == 0
+        };
+        if owes(self) {
             down::serve(self);
-            if owes(self) && !ends::has_error(self) {
+            if owes(self) {
                 self.ends.set(true);
                 return false;
             }

@@ -700,8 +700,7 @@ impl Guests {
                     Ok(memory) => {
                         let _ = inner.links[at].link.memory.set(memory);
                     }
-                    Err((own, range, refused)) => {
-                        console_line!("fordway: what guest {other} grants is no link: {refused}");
+                    Err((own, range, _)) => {
                         inner.links[at].own = Some(own);
                         inner.links[at].is_over = true;
                         inner.ranges.push(range);

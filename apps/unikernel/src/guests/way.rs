@@ -35,7 +35,8 @@ impl Way for Ringed<'_> {
 /// As [`serve::drive`], with what rings need besides.
 pub fn drive<S: Service>(serving: &Serving<S>, conn: &Conn, client: &mut S::Conn) -> bool {
     if conn.begin_turn().is_err() {
-        return !conn.close();
+        conn.abort();
+        return false;
     }
     let scratch = serving.guests.scratch();
     let goes_on = serve::drive(serving, &mut Ringed { conn, scratch }, client);
