@@ -27,6 +27,8 @@ use fordway_xen_guest::rings::{self, DOOR};
 pub const PROCESS: u64 = 1;
 /// As the library publishes long writes.
 const PIECE_BYTES: usize = 64 << 10;
+/// See [`Conn::left`].
+const TURN_BYTES_MAX: usize = 256 << 10;
 /// What the stack's send buffer is thought to take at once.
 const KERNEL_ROOM_BYTES: u64 = 64 << 10;
 
@@ -95,6 +97,9 @@ pub struct Conn {
     ends: Cell<bool>,
     /// Received, and not taken by the server yet.
     staged: RefCell<Vec<u8>>,
+    /// Bytes that may still be received in this turn: a peer on another CPU fills its ring as fast as it is drained,
+    /// and others have to have their turns.
+    left: Cell<usize>,
 }
 
 /// Frees its lock.
@@ -137,6 +142,7 @@ impl Conn {
             resets: Cell::new(false),
             ends: Cell::new(false),
             staged: RefCell::default(),
+            left: Cell::new(0),
         };
         // All that the server does comes by here.
         conn.state.reads.store(true, Ordering::Relaxed);
@@ -213,8 +219,11 @@ impl Conn {
 
     /// Wakes its task, if what that waits for may be there.
     pub fn wake_if_ready(&self) -> bool {
+        // A server that waits for room takes commands, as by TCP; what it does not take is staged.
+        let takes = || self.staged.borrow().is_empty() && ready::is_ready(self, Want::Bytes);
         let is_ready = self.has_channel()
             && (ready::is_ready(self, self.wants.get())
+                || self.wants.get() == Want::Room && takes()
                 || self.peer_is_there() && self.producer().must_leave());
         if is_ready {
             self.signal.set();
@@ -253,6 +262,7 @@ impl Conn {
 
     /// Before the server has its turn: what the connection asks for besides bytes. `Err`: it is lost.
     pub fn begin_turn(&self) -> Result<(), Error> {
+        self.left.set(TURN_BYTES_MAX);
         if !self.has_channel() {
             return Ok(());
         }
@@ -317,6 +327,10 @@ impl Conn {
             staged.drain(..taken);
             return Ok(taken);
         }
+        if self.left.get() == 0 && self.has_channel() && ready::is_ready(self, Want::Bytes) {
+            // It is found to be readable before the image sleeps.
+            return Err(Error::WouldBlock);
+        }
         let mut target = Buffer {
             conn: self,
             bytes: scratch,
@@ -332,6 +346,7 @@ impl Conn {
             }
             Ok(Moved::Bytes(0)) => Ok(0),
             Ok(Moved::Bytes(count)) => {
+                self.left.set(self.left.get().saturating_sub(count));
                 let taken = read(&scratch[..count]).min(count);
                 staged.extend_from_slice(&scratch[taken..count]);
                 Ok(taken)
@@ -344,6 +359,9 @@ impl Conn {
     /// The server has ended it. False: what was taken back from the ring has to go first, for which the stack has no room
     /// yet.
     pub fn close(&self) -> bool {
+        if self.has_channel() && self.state.peer_gone.load(Ordering::Relaxed) {
+            down::withdraw(self);
+        }
         // What is over in the stack takes nothing any more.
         let over = (libc::POLLHUP | libc::POLLERR) as u32;
         let owes = |conn: &Conn| {

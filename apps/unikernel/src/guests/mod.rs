@@ -165,6 +165,8 @@ impl Guests {
             let _ = own.end(&mut xen.domain.grants);
         }
         xen.watch_as(meet::SAID, SAID);
+        // The watch may have outlived a suspend, and say nothing then.
+        self.is_said.set(true);
     }
 
     /// A watch has fired.
@@ -413,6 +415,8 @@ impl Guests {
                 &meet::node_of(other, inner.own),
                 &format!("{OF_GUEST}{other}"),
             );
+            // The same.
+            self.said_by.borrow_mut().push(other);
         }
     }
 
@@ -745,7 +749,12 @@ impl Guests {
                 ..
             } => {
                 let held = place_of(inner, link).map(|at| &inner.links[at]);
+                // Without bells one end would wait for the other for ever.
+                let has_bells = |held: &&Held| {
+                    held.link.ports[DOOR_SHARED].get() != 0 && !held.views.is_empty()
+                };
                 let held = held.filter(|held| held.link.memory.get().is_some());
+                let held = held.filter(has_bells);
                 let held = held.filter(|_| (slot as usize) < GUEST_SLOT_COUNT);
                 // Two in one place would undo each other.
                 let is_free = |held: &&Held| {
