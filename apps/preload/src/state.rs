@@ -81,9 +81,9 @@ pub struct Conn {
     pub looked_head: AtomicU64,
     /// How many looks found the peer's CPU far away ([`crate::transfer`]).
     pub far: AtomicU32,
-    /// Indices of this side, when it waited for bytes last ([`crate::transfer`]).
-    pub waited_head: AtomicU64,
-    /// See `waited_head`.
+    /// `takes` when a call waited for bytes last ([`crate::transfer`]).
+    pub waited_takes: AtomicU32,
+    /// The index of what this side has sent, then.
     pub waited_tail: AtomicU64,
     /// Waits that might have been paused before.
     pub waits: AtomicU32,
@@ -533,7 +533,8 @@ mod tests {
         let conn = add_conn(FD_COUNT as i32 - 3, true).expect("a place");
         for (end, waits) in [(0, true), (PROGRAMS_END, true), (STACKS_END, false)] {
             conn.unix.store(end, Ordering::Relaxed);
-            let left_ns = conn.end().patience().left_ns(1 << 40);
+            // Late enough for all that other tests of this process have spent.
+            let left_ns = conn.end().patience().left_ns(u64::MAX / 2);
             assert_eq!(left_ns > 0, waits, "{end}");
         }
         free(conn);

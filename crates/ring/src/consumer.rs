@@ -421,8 +421,9 @@ impl<L: Layout> Consumer<L> {
         // before its tail. Let F be the last fence here, and P the producer's behind its
         // final `publish`. If P came first, then all it published was seen by now, and the
         // take that crosses the mark found the ring half full. If F came first, then the
-        // producer saw the head as it was at F, and found its ring full or nearly so:
-        // the mark lies an eighth of the ring or more behind that head.
+        // producer saw the head as it was at F, and found more than five eighths of its ring used:
+        // the mark lies an eighth of the ring or more behind that head. A program that is told of room by an
+        // edge may have less used; it is woken an eighth later, or looks by itself while bytes of its own lie unread.
         let eighth = capacity / 8;
         let crowded = fill >= capacity / 2 || (head ^ after) & !(eighth - 1) != 0;
         if crowded {

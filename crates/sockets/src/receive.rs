@@ -198,7 +198,10 @@ pub(crate) fn took<E: End>(
     count: usize,
     crowded: bool,
 ) {
-    end.state().empty_reads.store(0, Ordering::Relaxed);
+    let state = end.state();
+    state.empty_reads.store(0, Ordering::Relaxed);
+    let takes = state.takes.load(Ordering::Relaxed).wrapping_add(1);
+    state.takes.store(takes, Ordering::Relaxed);
     if is_time_to_look(head, count as u64) {
         look_behind(end);
     }

@@ -48,6 +48,8 @@ pub struct State {
     pub edges: AtomicU32,
     /// Reads in a row that found the ring empty without asking the kernel.
     pub empty_reads: AtomicU32,
+    /// Receives that have got something from the ring, modulo 2^32; of those of several threads at once some are not counted.
+    pub takes: AtomicU32,
     /// Threads in the kernel that do not look at the ring.
     pub unaware: AtomicU32,
     /// Threads in a kernel send that began before there was a channel.

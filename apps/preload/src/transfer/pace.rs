@@ -11,24 +11,23 @@ use core::sync::atomic::Ordering;
 /// One wait in so many tries a pause.
 const TRIED: u32 = 32;
 /// Reads that have to follow a pause for the next one.
-const READS_MIN: u64 = 4;
+const READS_MIN: u32 = 4;
 /// The longest pause, in quarters of a microsecond.
 const QUARTERS_MAX: u32 = 8;
 
-/// Before a wait for bytes by a call that wants `wanted` of them: how long it pauses. Only when PAIRED. Threads that
-/// read the same connection at once may have a pause too many.
+/// Before a wait for bytes: how long it pauses. Only when PAIRED. Threads that read the same connection at once may have
+/// a pause too many.
 #[inline(always)]
-pub fn note(conn: &Conn, wanted: usize) {
-    let (head, tail) = (conn.consumer().head(), conn.producer().tail());
-    let was_head = conn.waited_head.load(Ordering::Relaxed);
+pub fn note(conn: &Conn) {
+    let (takes, tail) = (conn.takes.load(Ordering::Relaxed), conn.producer().tail());
+    let reads = takes.wrapping_sub(conn.waited_takes.load(Ordering::Relaxed));
     let has_sent = conn.waited_tail.load(Ordering::Relaxed) != tail;
-    conn.waited_head.store(head, Ordering::Relaxed);
+    conn.waited_takes.store(takes, Ordering::Relaxed);
     if has_sent {
         conn.waited_tail.store(tail, Ordering::Relaxed);
         conn.pause.store(0, Ordering::Relaxed);
         return;
     }
-    let reads = head.wrapping_sub(was_head) / wanted.max(1) as u64;
     let quarters = match conn.pause.load(Ordering::Relaxed) {
         0 => {
             let waits = conn.waits.load(Ordering::Relaxed).wrapping_add(1);

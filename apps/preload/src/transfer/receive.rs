@@ -108,7 +108,7 @@ impl<'a> Transfer for Receiving<'a> {
             };
         }
         if done == 0 && caller.end().has_channel() && caller.end().peer_is_there() {
-            pace::note(caller.conn, self.buffers.total);
+            pace::note(caller.conn);
         }
         let goes_on = |end: &At<'_>| low && end.has_channel() && !has_cause(end);
         caller.sleep(Want::Bytes, done, goes_on)
