@@ -306,6 +306,8 @@ impl Stack {
         self.addresses_changed();
         self.autoconf_news();
         if crate::route::is_link_local_v6(&address) {
+            // What was reported without a source, routers may not have believed (RFC 3590).
+            self.autoconf.mld.repeat(self.now, &mut self.random);
             self.begin_soliciting();
         }
     }
@@ -426,8 +428,11 @@ impl Stack {
         if is_gone {
             self.autoconf_news();
         }
-        if is_gone || is_other {
+        if is_gone {
             self.addresses_changed();
+        } else if is_other {
+            // Ways are looked up anew. No connection has lost its address, and there may be many.
+            self.neighbors.epoch = self.neighbors.epoch.wrapping_add(1);
         }
         // All routers are gone: perhaps there are others.
         if are_gone {

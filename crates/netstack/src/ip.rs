@@ -216,7 +216,12 @@ impl Stack {
         };
         let from_outside = origin != Origin::Loopback;
         let is_ours = self.routing.is_own(src) || ip.dst.is_loopback();
-        if is_group || (from_outside && is_ours) {
+        // A group that does not leave a host (RFC 4291, section 2.7; linux: ip6_rcv_core).
+        let is_inner = match ip.dst {
+            IpAddr::V6(to) => to.is_multicast() && to.segments()[0] & 0xf <= 1,
+            IpAddr::V4(_) => false,
+        };
+        if is_group || (from_outside && (is_ours || is_inner)) {
             return Err(Drop::Source);
         }
         // Only who looks for an address has none (DHCP, duplicate address detection), and a switch

@@ -13,6 +13,8 @@ use crate::{Micros, SECOND_US};
 
 /// Unsolicited Report Interval.
 const AGAIN_US_MAX: Micros = SECOND_US;
+/// Between two answers, whoever asks: each names all groups, and whoever asks need not be a router.
+const ANSWER_US_MIN: Micros = SECOND_US / 10;
 
 #[derive(Debug)]
 pub(crate) struct Reports<G> {
@@ -22,6 +24,7 @@ pub(crate) struct Reports<G> {
     again: Vec<G>,
     again_at: Option<Micros>,
     answer_at: Option<Micros>,
+    answered_at: Option<Micros>,
 }
 
 /// What is to be reported now.
@@ -46,6 +49,7 @@ impl<G> Default for Reports<G> {
             again: Vec::new(),
             again_at: None,
             answer_at: None,
+            answered_at: None,
         }
     }
 }
@@ -74,9 +78,24 @@ impl<G: Copy + PartialEq> Reports<G> {
         self.again.retain(|group| now_there.contains(group));
         self.again.extend(&joined);
         if !joined.is_empty() {
-            self.again_at = Some(now + 1 + random.next() % AGAIN_US_MAX);
+            self.repeat_soon(now, random);
         }
         Some(Change { joined, left })
+    }
+
+    /// All are reported once more, as after a join.
+    #[cfg(feature = "autoconf")]
+    pub(crate) fn repeat(&mut self, now: Micros, random: &mut Random) {
+        self.again.clone_from(&self.groups);
+        if !self.again.is_empty() {
+            self.repeat_soon(now, random);
+        }
+    }
+
+    /// A join does not put off the repetition of others.
+    fn repeat_soon(&mut self, now: Micros, random: &mut Random) {
+        self.again_at
+            .get_or_insert(now + 1 + random.next() % AGAIN_US_MAX);
     }
 
     /// A router asks which of these groups there are (`None`: all), and waits so long.
@@ -90,7 +109,10 @@ impl<G: Copy + PartialEq> Reports<G> {
         if self.groups.is_empty() || group.is_some_and(|group| !self.groups.contains(&group)) {
             return;
         }
-        let at = now + 1 + random.next() % wait_us.max(1);
+        let soonest = self
+            .answered_at
+            .map_or(now, |at| now.max(at + ANSWER_US_MIN));
+        let at = soonest + 1 + random.next() % wait_us.max(1);
         self.answer_at = Some(self.answer_at.map_or(at, |kept| kept.min(at)));
     }
 
@@ -100,10 +122,11 @@ impl<G: Copy + PartialEq> Reports<G> {
             true => core::mem::take(&mut self.again),
             false => Vec::new(),
         };
-        let all = match is_due(&mut self.answer_at) {
-            true => self.groups.clone(),
-            false => Vec::new(),
-        };
+        let mut all = Vec::new();
+        if is_due(&mut self.answer_at) {
+            self.answered_at = Some(now);
+            all.clone_from(&self.groups);
+        }
         Due { again, all }
     }
 }

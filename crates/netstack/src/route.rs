@@ -108,7 +108,8 @@ impl Routing {
         }
     }
 
-    /// The longest prefix that contains the destination, networks of our own first.
+    /// The longest prefix that contains the destination, networks of our own first. A network that a router has told of
+    /// is no better than a route of the owner's that is as long.
     pub(crate) fn hop(&self, dst: &IpAddr) -> Option<Hop> {
         match self.classify(dst) {
             Class::Own => return Some(Hop::Own),
@@ -116,15 +117,21 @@ impl Routing {
             Class::Multicast => return Some(Hop::Multicast),
             Class::Other => {}
         }
-        if self.is_on_link(dst) {
+        if is_link_local(dst) || self.addresses.iter().any(|own| own.contains(dst)) {
             return Some(Hop::Neighbor(*dst));
         }
         let route = self
             .routes
             .iter()
             .filter(|route| route.destination.contains(dst))
-            .max_by_key(|route| route.destination.prefix_len)
-            .map(|route| route.gateway);
+            .max_by_key(|route| route.destination.prefix_len);
+        let told = self.on_link.iter().filter(|network| network.contains(dst));
+        let told = told.map(|network| network.prefix_len).max();
+        let length = route.map(|route| route.destination.prefix_len);
+        if told.is_some_and(|told| length.is_none_or(|length| told > length)) {
+            return Some(Hop::Neighbor(*dst));
+        }
+        let route = route.map(|route| route.gateway);
         let advertised = || self.routers.first().copied().filter(|_| dst.is_ipv6());
         route.or_else(advertised).map(Hop::Neighbor)
     }

@@ -7,7 +7,8 @@ use crate::transfer::Buffers;
 use crate::{faults, libcs, real};
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
-use fordway_abi::stack::{DATAGRAM_BYTES_MAX, HEAD_BYTES, Head, Name, head, state};
+use core::net::Ipv6Addr;
+use fordway_abi::stack::{DATAGRAM_BYTES_MAX, HEAD_BYTES, Head, INET, Name, head, state};
 use zerocopy::IntoBytes;
 
 /// Parts of a datagram for which there is room without much ado, the head's among them.
@@ -263,21 +264,29 @@ fn beside(word: u32, head: &Head) -> [Option<Beside>; 2] {
     [info, hops]
 }
 
+fn is_of_loop(sender: &Name) -> bool {
+    let six = Ipv6Addr::from(sender.address);
+    match sender.family {
+        INET => sender.address[0] == 127,
+        _ => six.is_loopback() || six.to_ipv4_mapped().is_some_and(|four| four.is_loopback()),
+    }
+}
+
 /// To which address it came, and which one of our own answers (in_pktinfo, in6_pktinfo).
 fn packet_info(word: u32, head: &Head) -> Beside {
-    // The one interface that a stack has.
-    const INTERFACE: u32 = 1;
+    // As the stack counts: the loop is 1, and the link, the only other one, has no number.
+    let interface = u32::from(is_of_loop(&head.name));
     if word & SIX != 0 {
         let (mut bytes, length) = control_message((libc::IPPROTO_IPV6, IPV6_PKTINFO), 20);
         bytes[16..32].copy_from_slice(&head.own);
-        bytes[32..36].copy_from_slice(&INTERFACE.to_ne_bytes());
+        bytes[32..36].copy_from_slice(&interface.to_ne_bytes());
         return (bytes, length);
     }
     let (mut bytes, length) = control_message((libc::IPPROTO_IP, IP_PKTINFO), 12);
     let (came_to, answers) = (&head.own[..4], &head.own[4..8]);
     // A stack of an older version says nothing of that.
     let answers = if answers == [0; 4] { came_to } else { answers };
-    bytes[16..20].copy_from_slice(&INTERFACE.to_ne_bytes());
+    bytes[16..20].copy_from_slice(&interface.to_ne_bytes());
     bytes[20..24].copy_from_slice(answers);
     bytes[24..28].copy_from_slice(came_to);
     (bytes, length)

@@ -157,8 +157,13 @@ pub fn send_stream(fd: c_int, word: u32, flags: c_int, by_libc: impl Fn(c_int) -
 /// ordinary.
 #[cold]
 fn send_urgent(fd: c_int, send: impl Fn(c_int) -> isize) -> isize {
-    // A stack that has ended shows at the pair.
-    let _ = request(fd, Operation::Urgent).and_then(|request| asked(&request));
+    // A stack that has ended shows at the pair. One that was not asked would take the byte for an ordinary one.
+    let is_told = request(fd, Operation::Urgent).and_then(|request| asked(&request));
+    if let Err(error) = is_told
+        && !is_closed(fd)
+    {
+        return give(Err(error));
+    }
     let sent = send(libc::MSG_OOB);
     match sent < 0 && sys::errno() == libc::EOPNOTSUPP {
         true => send(0),
