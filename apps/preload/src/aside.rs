@@ -29,8 +29,8 @@ type Set = [u64; SET_WORDS];
 
 /// Of the process: whether threads may step aside.
 pub struct Aside {
-    /// Whether the calls are certain to be allowed.
-    may_move: AtomicBool,
+    /// Whether the scheduler's calls are certain to be allowed.
+    may_call: AtomicBool,
     sleeps: AtomicU32,
 }
 
@@ -38,7 +38,7 @@ impl Aside {
     /// As a process begins.
     pub const fn new() -> Self {
         Self {
-            may_move: AtomicBool::new(false),
+            may_call: AtomicBool::new(false),
             sleeps: AtomicU32::new(0),
         }
     }
@@ -49,8 +49,13 @@ pub fn set_up() {
     let mode = sys!(SYS_prctl, libc::PR_GET_SECCOMP);
     PROCESS
         .aside
-        .may_move
+        .may_call
         .store(mode == Ok(0), Ordering::Relaxed);
+}
+
+/// Whether calls of the scheduler's that the program does not make itself are allowed.
+pub fn may_call() -> bool {
+    PROCESS.aside.may_call.load(Ordering::Relaxed)
 }
 
 /// A thread has slept beside its peer, on one CPU; `was_short`: for no longer than a spin may take.
@@ -80,7 +85,7 @@ fn step_behind(sleeps: u32, peer_cpu: u32) {
         PROCESS.aside.sleeps.store(0, Ordering::Relaxed);
     } else if sleeps >= SLEEPS_MIN {
         PROCESS.aside.sleeps.store(0, Ordering::Relaxed);
-        if PROCESS.aside.may_move.load(Ordering::Relaxed) {
+        if may_call() {
             move_away(cpu as usize);
         }
     }
@@ -113,4 +118,21 @@ fn allowed() -> Option<Set> {
 
 fn allow(set: &Set) -> bool {
     sys!(SYS_sched_setaffinity, 0, size_of::<Set>(), set.as_ptr()).is_ok()
+}
+
+#[cfg(test)]
+pub mod testing {
+    use super::*;
+
+    /// Keeps the calling thread on the first CPU that it may use.
+    pub fn stay_on_first() {
+        let mut set = allowed().expect("the thread's CPUs");
+        let mut is_found = false;
+        for word in &mut set {
+            let first = *word & word.wrapping_neg();
+            *word = if is_found { 0 } else { first };
+            is_found |= first != 0;
+        }
+        assert!(allow(&set));
+    }
 }

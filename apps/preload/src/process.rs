@@ -26,6 +26,7 @@ use crate::stack::talk::Talk;
 use crate::state::Table;
 use crate::upgrade::Looks;
 use crate::wait::Doors;
+use core::sync::atomic::AtomicU32;
 
 /// See the module.
 pub struct Process {
@@ -68,6 +69,8 @@ pub struct Process {
     pub polled: Polled,
     /// The clock that spins go by.
     pub clock: Clock,
+    /// So many waits to come make no long spins: their CPU was wanted ([`crate::spin`]). A lost update costs one.
+    pub crowded: AtomicU32,
     /// Whether threads may step aside.
     pub aside: Aside,
 }
@@ -94,5 +97,6 @@ pub static PROCESS: Process = Process {
     looks: Looks::new(),
     polled: Polled::new(),
     clock: Clock::new(),
+    crowded: AtomicU32::new(0),
     aside: Aside::new(),
 };

@@ -6,6 +6,10 @@
 //! Longest if this thread has just woken its peer, and the like ended soon before: a CPU that
 //! halted takes its time (a virtual one 70 us), and would take it once more for the answer.
 //!
+//! A long spin is for a CPU that nobody else wants. It begins as an ordinary one, and then gives way once
+//! (sched_yield(2)): alone, it is back at once. If another thread has run meanwhile, the spin ends, and the next waits of the
+//! process are without long ones.
+//!
 //! A wait may be for the kernel's as well (a listener, a client without rings): a spin asks the kernel now and then.
 //! What the kernel has ends the spin, and counts as one that did not pay, as does a sleep that no peer ended: beside
 //! a peer that is silent, a busy socket of the kernel's is waited for as without the library.
@@ -15,7 +19,7 @@
 
 use crate::process::PROCESS;
 use crate::state::Conn;
-use crate::sys;
+use crate::sys::{self, sys};
 use crate::thread;
 use crate::{aside, config, link};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -30,6 +34,10 @@ const SPIN_RETRY: u32 = 31;
 const LONG: u64 = 3;
 /// So many is one for a peer that was woken.
 const WAKING: u64 = 12;
+/// Who is away for longer than this, in microseconds, has lent its CPU to another thread.
+const LENT_US_MIN: u64 = 5;
+/// So many waits then do without long spins. Giving way beside a program that computes costs a slice of the scheduler's (3 ms).
+const CROWDED_WAITS: u32 = 64;
 /// The kernel is first asked after this part of an ordinary spin, then each time twice as late: seldom enough to
 /// keep what a ring's reader waits for it below a tenth of the spin.
 const FIRST_ASKED: u64 = 8;
@@ -83,6 +91,11 @@ impl Spins {
 
     /// How many ordinary spins the next one is; `None`: there is none.
     fn times(&self, knocked: bool) -> Option<u64> {
+        let crowded = PROCESS.crowded.load(Ordering::Relaxed);
+        if crowded != 0 {
+            PROCESS.crowded.store(crowded - 1, Ordering::Relaxed);
+            return self.ordinary();
+        }
         if knocked && are_usual(&self.short_wakes) {
             return Some(WAKING);
         }
@@ -298,7 +311,9 @@ fn look(
     mut ready: impl FnMut(Look) -> bool,
 ) -> Option<u64> {
     let mut now = begun;
-    let mut after = u64::from(config::spin_us()) * ticks_per_us() / FIRST_ASKED;
+    let ordinary = u64::from(config::spin_us()) * ticks_per_us();
+    let mut after = ordinary / FIRST_ASKED;
+    let mut lends_at = begun + ordinary;
     loop {
         for _ in 0..8 {
             if ready(Look::Rings) {
@@ -312,6 +327,18 @@ fn look(
             spins.fails();
             return None;
         }
+        if now >= lends_at {
+            lends_at = u64::MAX;
+            if let Some(now) = lend() {
+                PROCESS.crowded.store(CROWDED_WAITS, Ordering::Relaxed);
+                if ready(Look::Rings) {
+                    spins.pays();
+                    return Some(now);
+                }
+                spins.fails();
+                return None;
+            }
+        }
         if now - begun >= after {
             after *= 2;
             if ready(Look::Kernel) {
@@ -321,6 +348,19 @@ fn look(
             }
         }
     }
+}
+
+/// Gives way to other threads of this CPU. If one has run: the time, in ticks.
+#[cold]
+fn lend() -> Option<u64> {
+    if !aside::may_call() {
+        return None;
+    }
+    let begun = sys::ticks();
+    // Linux knows no error of this call.
+    let _ = sys!(SYS_sched_yield);
+    let now = sys::ticks();
+    (now - begun > LENT_US_MIN * ticks_per_us()).then_some(now)
 }
 
 /// The calling thread has slept, after a spin that was in vain or not made at all. `by_peer`: a
@@ -403,6 +443,8 @@ mod tests {
 
     #[test]
     fn what_the_kernel_has_ends_a_spin_and_speaks_against_the_next() {
+        let _turn = crate::testing::tables();
+        PROCESS.crowded.store(0, Ordering::Relaxed);
         let spins = Spins::new();
         for _ in 0..2 * SHORT_SLEEPS_MIN {
             count(&spins.short_sleeps, true);
@@ -432,8 +474,57 @@ mod tests {
     }
 
     #[test]
+    fn a_long_spin_ends_where_another_thread_wants_the_cpu() {
+        let _turn = crate::testing::tables();
+        let spins = Spins::new();
+        let [runs, over] = [AtomicU32::new(0), AtomicU32::new(0)];
+        let asked_max = 12;
+        aside::set_up();
+        // A spin that is not ended asks the kernel 12 times: 2^12 eighths of an ordinary one are 10 ms.
+        let spin = || {
+            let mut asked = 0;
+            look((&spins, false), sys::ticks(), u64::MAX, |what| {
+                asked += u32::from(what == Look::Kernel);
+                asked == asked_max
+            })
+        };
+        std::thread::scope(|scope| {
+            let looker = scope.spawn(|| {
+                aside::testing::stay_on_first();
+                while runs.load(Ordering::Relaxed) == 0 {
+                    std::thread::yield_now();
+                }
+                // Whether the other thread is due is the scheduler's word.
+                let ended = (0..200).any(|_| spin().is_none());
+                over.store(1, Ordering::Relaxed);
+                ended
+            });
+            scope.spawn(|| {
+                aside::testing::stay_on_first();
+                runs.store(1, Ordering::Relaxed);
+                while over.load(Ordering::Relaxed) == 0 {
+                    core::hint::spin_loop();
+                }
+            });
+            assert!(looker.join().expect("the looker"));
+        });
+        for _ in 0..SHORT_SLEEPS_MIN {
+            count(&spins.short_wakes, true);
+        }
+        // Tests beside this one wait, too.
+        let is_ordinary = |_| {
+            PROCESS.crowded.store(CROWDED_WAITS, Ordering::Relaxed);
+            spins.times(true) != Some(WAKING)
+        };
+        assert!((0..100).any(is_ordinary));
+        PROCESS.crowded.store(0, Ordering::Relaxed);
+        assert_eq!(spins.times(true), Some(WAKING));
+    }
+
+    #[test]
     fn a_peer_is_judged_by_itself() {
         let _turn = crate::testing::tables();
+        PROCESS.crowded.store(0, Ordering::Relaxed);
         let [slow, fast] = [2, 3].map(Spins::of);
         for _ in 0..SPIN_FAILURES_MAX {
             count(&fast.short_sleeps, true);
