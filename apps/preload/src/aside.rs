@@ -30,7 +30,7 @@ type Set = [u64; SET_WORDS];
 /// Of the process: whether threads may step aside.
 pub struct Aside {
     /// Whether the scheduler's calls are certain to be allowed.
-    may_call: AtomicBool,
+    pub may_call: AtomicBool,
     sleeps: AtomicU32,
 }
 

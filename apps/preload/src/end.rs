@@ -5,6 +5,7 @@ use crate::lock::{Guard, lock_shared, rank};
 use crate::spin;
 use crate::state::Conn;
 use crate::sys::{self, sys};
+use crate::thread::Shield;
 use crate::{broker, epoll, guest, late, link, stack, stay, transfer, upgrade, wait};
 use core::sync::atomic::Ordering;
 use fordway_abi::control::status;
@@ -145,6 +146,7 @@ impl End for At<'_> {
         Self: 'a;
     /// Its index.
     type Link = u32;
+    type Shield = Shield;
     type Layout = Host;
 
     #[inline(always)]
@@ -211,6 +213,11 @@ impl End for At<'_> {
             }
             return Ok(guard);
         }
+    }
+
+    #[inline(always)]
+    fn shield(&self) -> Shield {
+        Shield::new()
     }
 
     #[inline(always)]

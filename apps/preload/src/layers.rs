@@ -17,7 +17,8 @@ const LAYERS: [&[&str]; 7] = [
     &["faults", "identity", "lock", "signals", "thread"],
     // What is known: of descriptors and connections, of memory, of time.
     &[
-        "aside", "cork", "deadline", "headroom", "hidden", "insisted", "purse", "spin", "state",
+        "aside", "cork", "deadline", "headroom", "hidden", "insisted", "pace", "purse", "spin",
+        "state",
     ],
     // Other processes: peers, relatives, the broker; doorbells.
     &[

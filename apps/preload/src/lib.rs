@@ -67,6 +67,7 @@ mod loan;
 mod lock;
 mod memory;
 mod names;
+mod pace;
 mod packet;
 mod poll;
 mod process;

@@ -469,6 +469,8 @@ impl Link {
 
     /// Knocks at those of `doors` behind which somebody sleeps, and at which it has not knocked yet.
     pub fn knock(&self, doors: u64) {
+        // A handler may not come between the note that a door was knocked at and the knock, and stay away, or wait for the answer.
+        let _shield = Shield::new();
         let page = self.peer_page.load(Ordering::Relaxed);
         // SAFETY: mapped since `join`.
         let mut left = unsafe {
@@ -670,7 +672,7 @@ pub fn bind(conn: &Conn, index: u32, slot: u32, generation: u32, channel_id: u64
     conn.slot.store(slot, Ordering::Relaxed);
     conn.generation.store(generation, Ordering::Relaxed);
     conn.far.store(0, Ordering::Relaxed);
-    conn.pause.store(0, Ordering::Relaxed);
+    conn.pace.store(0, Ordering::Relaxed);
     conn.channel_id.store(channel_id, Ordering::Relaxed);
     conn.off_rings.store(0, Ordering::Relaxed);
     conn.attention.store(0, Ordering::Relaxed);

@@ -81,14 +81,8 @@ pub struct Conn {
     pub looked_head: AtomicU64,
     /// How many looks found the peer's CPU far away ([`crate::transfer`]).
     pub far: AtomicU32,
-    /// `takes` when a call waited for bytes last ([`crate::transfer`]).
-    pub waited_takes: AtomicU32,
-    /// The index of what this side has sent, then.
-    pub waited_tail: AtomicU64,
-    /// Waits that might have been paused before.
-    pub waits: AtomicU32,
-    /// How long the last pause was.
-    pub pause: AtomicU32,
+    /// What the last wait for bytes has left ([`crate::pace`]).
+    pub pace: AtomicU64,
     /// O_NONBLOCK.
     pub nonblock: AtomicU32,
     /// The reason for the kernel path that the broker was told last, or has told, or 0.

@@ -8,7 +8,8 @@
 
 use crate::state::{Conn, kind, phase};
 use crate::thread::Shield;
-use crate::{broker, fork, hidden, state, upgrade};
+use crate::{broker, fork, hidden, state, thread, upgrade};
+use core::ffi::c_void;
 use core::sync::atomic::Ordering;
 
 /// Bit of `Conn::sleepers`: the program has no descriptor of it any more.
@@ -39,6 +40,18 @@ impl<'a> Stay<'a> {
             self.0 = Some(conn);
         }
     }
+}
+
+/// Sleeps by `body` in a call that has a [`Stay`] on the connection. That is given back if the thread never returns from the sleep.
+pub fn asleep<R>(conn: &Conn, body: impl FnOnce() -> R) -> R {
+    let place = core::ptr::from_ref(conn).cast_mut().cast();
+    thread::guarded(Shield::new(), abandon, place, body).0
+}
+
+extern "C" fn abandon(conn: *mut c_void) {
+    let _shield = Shield::new();
+    // SAFETY: of `asleep`: an entry of the table, which stays.
+    leave(unsafe { &*conn.cast::<Conn>() });
 }
 
 impl Drop for Stay<'_> {

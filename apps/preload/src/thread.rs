@@ -163,6 +163,12 @@ impl Thread {
         self.held.load(Ordering::Relaxed) & COUNT != 0
     }
 
+    /// Whether a signal waits for its shields to be dropped.
+    #[inline(always)]
+    pub fn has_deferred(&self) -> bool {
+        self.held.load(Ordering::Relaxed) & DEFERRED != 0
+    }
+
     /// Ranks of the locks that it holds, in debug builds.
     #[cfg(debug_assertions)]
     pub fn ranks(&self) -> &AtomicU64 {

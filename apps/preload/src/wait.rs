@@ -18,7 +18,7 @@ use crate::spin::{self, Look};
 use crate::state::Conn;
 use crate::sys::{self, sys};
 use crate::thread::{self, Shield};
-use crate::{broker, guest, hidden, late, link, real, shared_bell, stay, upgrade};
+use crate::{broker, guest, hidden, late, link, pace, real, shared_bell, stay, upgrade};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::shm::{DOOR_COUNT, DOOR_SHARED, WAIT_PAGE_BYTES, WAIT_PAGE_MAGIC, WaitPage};
@@ -650,32 +650,41 @@ pub fn for_conn(
     beat();
     let look = |what| what == Look::Rings && ready();
     let pause = match want {
-        Want::Bytes => conn.pause.load(Ordering::Relaxed),
-        Want::Room => 0,
+        Want::Bytes if !partial => pace::quarters(conn),
+        _ => 0,
     };
     let peer = || spin::Peer {
         pause,
         ..spin::Peer::of(conn)
     };
-    if conn.peer_is_there() && spin::spin_for(Some(peer()), look).is_some() {
+    // A handler that comes while it spins runs in the sleep, from where it may jump: what the call has taken is given back there.
+    let shield = Shield::new();
+    let has_deferred = || thread::current().has_deferred();
+    let spun = conn.peer_is_there() && spin::spin_for(Some(peer()), look).is_some();
+    if spun && !has_deferred() {
         return Ok(());
     }
     let before = binding(&end);
     if before & 1 == 0 {
         return Ok(());
     }
-    let shield = Shield::new();
     let bell = acquire_thread();
     let mut taken = Taken { conn, bell, want };
     let sleeps = announce(&end, (want, bell.bit()), before, || bell.announce());
-    let (result, shield) = if !sleeps {
+    let (result, shield) = if !sleeps && !has_deferred() {
         (Ok(None), shield)
     } else {
         // A call with a time-out, or with bytes to show, does not go on (linux: sock_intr_errno).
         let by_any = partial || deadline != Deadline::Never;
         let way_out = (abandon as extern "C" fn(_), (&raw mut taken).cast());
-        let body = || sleep(conn, fd, want, bell, deadline).map(|rang| (rang, rang));
-        asleep(shield, Some(bell), (call, by_any), way_out, body)
+        let body = || match sleeps {
+            true => sleep(conn, fd, want, bell, deadline).map(|rang| (rang, rang)),
+            false => Ok((false, false)),
+        };
+        let (result, shield) = asleep(shield, Some(bell), (call, by_any), way_out, body);
+        // What has come comes first.
+        let result = if sleeps { result } else { Ok(None) };
+        (result, shield)
     };
     taken.give_back();
     drop(shield);

@@ -238,6 +238,7 @@ pub(crate) fn leave(end: &impl End, reason: Option<Reason>) {
             broke(end, violation);
         }
     }
+    let _shield = end.shield();
     drop(guard);
     // A waiter that looked meanwhile may have seen the ring taken away for a moment.
     end.knock_all();
@@ -404,6 +405,7 @@ pub fn give_up_if_over(end: &impl End) {
         carried::keep(end);
     }
     let link = give_up(end);
+    let _shield = end.shield();
     drop((tx, rx));
     end.unbind(link);
 }

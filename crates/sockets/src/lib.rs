@@ -152,6 +152,8 @@ pub trait End {
         Self: 'a;
     /// The link that a channel belongs to.
     type Link;
+    /// While it lives, no handler of the program's runs in this thread.
+    type Shield;
     /// Where ring memory lies in the peer's region.
     type Layout: Layout;
 
@@ -175,6 +177,8 @@ pub trait End {
     /// consistent exchange. Under it the connection keeps that channel. Another one may have
     /// come while the lock was waited for: it is to be looked at again with the lock taken.
     fn lock(&self, half: Half) -> core::result::Result<Self::Guard<'_>, NoLock>;
+    /// A handler that jumps, or waits for the peer, may not come between what a peer is shown and what wakes it.
+    fn shield(&self) -> Self::Shield;
 
     /// Bytes were published: marks the channel, if the peer wants that, and knocks at those of
     /// `doors` that sleep.

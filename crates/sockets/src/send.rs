@@ -61,7 +61,8 @@ pub fn send<E: End>(end: &E, source: &mut impl Source) -> Result<Moved> {
     };
     let count = wanted.min(room);
     if count < least || count == 0 && wanted != 0 {
-        return match least > producer.capacity_bytes() / 2 {
+        // For more than this a waiter may not be told of room (`Source::in_all`).
+        return match least > producer.capacity_bytes() / 8 * 3 {
             true => leave_small(end, guard, source),
             false => Ok(Moved::Nothing),
         };
@@ -74,6 +75,7 @@ pub fn send<E: End>(end: &E, source: &mut impl Source) -> Result<Moved> {
 /// Publishes `count` bytes behind the tail, and wakes who waits for them.
 #[inline(always)]
 pub(crate) fn hand_over<E: End>(end: &E, guard: E::Guard<'_>, producer: &Producer, count: usize) {
+    let _shield = end.shield();
     producer.publish(count);
     drop(guard);
     let (doors, stopped) = producer.peer_waits();

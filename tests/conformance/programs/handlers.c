@@ -358,6 +358,28 @@ static void jump_cold_b(int fd) {
     if (recv(fd, &byte, 1, 0) != 1) die("receive");
     step();
 }
+// Out of a receive at any moment, also while it spins: a connection that is closed then has ended.
+static void jump_early_a(int fd) {
+    handle(SIGALRM, 0, jumping_handler);
+    for (volatile int i = 0; i < 400; i++) {
+        char byte;
+        if (sigsetjmp(jump, 1)) continue;
+        struct itimerval soon = {.it_value.tv_usec = 1 + i % 60};
+        setitimer(ITIMER_REAL, &soon, NULL);
+        recv(fd, &byte, 1, 0);
+        die("not jumped");
+    }
+    say("jumped %d", (int)seen);
+    close(fd);
+    tell(1);
+    step();
+}
+static void jump_early_b(int fd) {
+    char byte;
+    hear();
+    say("received %d", (int)recv(fd, &byte, 1, 0));
+    step();
+}
 
 const struct test_case cases[] = {
     {"timer_ends", WARM, timer_ends_a, exchange_b},
@@ -380,6 +402,7 @@ const struct test_case cases[] = {
     {"jump_send", WARM, jump_send_a, jumps_b},
     {"jump_accept", WARM, jump_accept_a, jumps_b},
     {"jump_stack", WARM, jump_stack_a, jumps_b},
+    {"jump_early", WARM, jump_early_a, jump_early_b},
     {"jump_cold", COLD, jump_cold_a, jump_cold_b},
     {0},
 };

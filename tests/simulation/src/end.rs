@@ -81,6 +81,7 @@ impl End for At<'_> {
     where
         Self: 'b;
     type Link = &'static Link;
+    type Shield = ();
     type Layout = Host;
 
     fn state(&self) -> &State {
@@ -130,6 +131,8 @@ impl End for At<'_> {
             }
         }
     }
+
+    fn shield(&self) {}
 
     fn tell(&self, doors: u64) {
         self.point();

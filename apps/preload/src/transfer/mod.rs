@@ -7,7 +7,6 @@
 
 mod buffers;
 mod distance;
-mod pace;
 mod position;
 mod receive;
 pub mod record;

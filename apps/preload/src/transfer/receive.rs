@@ -1,11 +1,11 @@
 //! The receiving side of a transfer.
 
-use super::{Begun, Buffers, Caller, Unaware, by_libc, copier, message, pace, short};
+use super::{Begun, Buffers, Caller, Unaware, by_libc, copier, message, short};
 use crate::deadline::Deadline;
 use crate::end::At;
 use crate::state::Conn;
 use crate::sys::{self, sys};
-use crate::{faults, real};
+use crate::{faults, pace, real, stay};
 use core::sync::atomic::Ordering;
 use fordway_abi::shm::{rx_state, tx_state};
 use fordway_ring::copy::Kernel;
@@ -99,7 +99,7 @@ impl<'a> Transfer for Receiving<'a> {
                 true => LOOK_AGAIN_MS,
                 false => LOOK_SELDOM_MS,
             };
-            let _ = sys!(SYS_poll, 0, 0, pause_ms);
+            let _ = stay::asleep(caller.conn, || sys!(SYS_poll, 0, 0, pause_ms));
             // As of any sleep (`wait::for_conn`).
             let by_any = done != 0 || until != Deadline::Never;
             return match caller.handled.is_interrupted(by_any) {
@@ -128,7 +128,8 @@ impl Receive for Receiving<'_> {
         if !self.caller.has_time(Want::Bytes) {
             return false;
         }
-        let _ = sys!(SYS_poll, 0, 0, LOOK_AGAIN_MS);
+        self.caller.stay.begin(self.caller.conn);
+        let _ = stay::asleep(self.caller.conn, || sys!(SYS_poll, 0, 0, LOOK_AGAIN_MS));
         !self.caller.is_interrupted()
     }
 }

@@ -6,11 +6,11 @@ use crate::state::Conn;
 use crate::sys::{self, sys};
 use crate::wait;
 use crate::{epoll, faults, late, real};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{Ordering, fence};
 use fordway_ring::Producer;
 use fordway_ring::copy::Kernel;
 use fordway_sockets::ready::Want;
-use fordway_sockets::{Caller as _, Done, Moved, Source, Transfer, send_all, send_short};
+use fordway_sockets::{Caller as _, Done, End as _, Moved, Source, Transfer, send_all, send_short};
 
 /// From this size on, bytes are written around the caches if the ring is large and the
 /// peer far: three times as fast then, and half as fast if it is near.
@@ -118,6 +118,16 @@ fn await_room(conn: &Conn) {
     conn.own().tx_own.no_space.store(1, Ordering::SeqCst);
     late::give();
     epoll::warm_all(conn);
+    // SYNC POINT with `Consumer::take`, and with a waiter of ours that announces itself: the wish before the look for room. Who
+    // slept in between was told of room while nobody wished for any.
+    fence(Ordering::SeqCst);
+    let end = conn.end();
+    if end.has_channel() && end.peer_is_there() {
+        let producer = end.producer();
+        if producer.room_hint() * 2 >= producer.capacity_bytes() {
+            end.wake_own();
+        }
+    }
 }
 
 /// The buffers of one attempt.
@@ -217,10 +227,11 @@ impl Source for Parts<'_> {
     }
 
     fn in_all(&self) -> usize {
-        // A waiter is told of room once half of the ring is free: that has to be enough for a record.
+        // A waiter is told of room once half of the ring is free. That has to be enough for a record, and to be
+        // seen: at most three eighths (`Consumer::take`).
         match self.buffers.is_record {
             false => self.buffers.total - self.skip,
-            true => self.buffers.total * 2,
+            true => self.buffers.total * 3,
         }
     }
 
@@ -461,4 +472,46 @@ fn file_by_kernel(fd: i32, file: i32, offset: *mut i64, wanted: usize) -> sys::R
         faults::check(faults::give(offset, after))?;
     }
     Ok(Moved::Bytes(sent))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Channel, Silent, tables};
+    use crate::thread::Shield;
+
+    #[test]
+    fn who_went_to_sleep_before_room_was_wished_for_is_told_of_what_is_there() {
+        let _turn = tables();
+        let _broker = Silent::broker();
+        let channel = Channel::new([74, 75], |_, _| {});
+        let [near, far] = channel.ends;
+        let count = channel.fill();
+        let _shield = Shield::new();
+        let bell = wait::acquire();
+        let rings = || {
+            let mut entry = libc::pollfd {
+                fd: bell.fd,
+                events: libc::POLLIN,
+                revents: 0,
+            };
+            sys!(SYS_poll, &raw mut entry, 1, 0) == Ok(1)
+        };
+        // As an epoll instance waits for an edge.
+        let doors = &near.own().wait.tx_doors;
+        doors.fetch_or(bell.bit(), Ordering::SeqCst);
+        bell.announce();
+        await_room(near);
+        assert!(!rings(), "no room");
+        near.own().tx_own.no_space.store(0, Ordering::SeqCst);
+        // The peer takes all, before a send that found none says so.
+        let consumer = far.consumer();
+        assert_eq!(consumer.fill_bytes(), Ok(count as u64));
+        consumer.take(count).expect("they are there");
+        await_room(near);
+        assert!(rings());
+        bell.retract();
+        doors.fetch_and(!bell.bit(), Ordering::SeqCst);
+        wait::release(bell);
+    }
 }

@@ -426,6 +426,7 @@ impl End for Conn {
     where
         Self: 'a;
     type Link = ();
+    type Shield = ();
     type Layout = Geometry;
 
     fn state(&self) -> &State {
@@ -472,6 +473,8 @@ impl End for Conn {
             _ => Err(NoLock::Interrupted),
         }
     }
+
+    fn shield(&self) {}
 
     fn tell(&self, doors: u64) {
         self.memory().mark(self.bound().slot);
