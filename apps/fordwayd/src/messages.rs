@@ -115,6 +115,11 @@ impl Broker {
                 Ok(())
             }
             kind::RejoinLink => self.rejoin_link(process, read(body)?, fds),
+            kind::LetGo => {
+                let wire::LetGo { link_id } = read(body)?;
+                self.let_go(process, link_id);
+                Ok(())
+            }
             other => protocol(format_args!("a message of kind {other} from a shim")),
         }
     }

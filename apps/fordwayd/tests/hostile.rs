@@ -49,6 +49,7 @@ fn every_wrong_length_ends_the_connection() {
         kind::Status,
         kind::RejoinLink,
         kind::RejoinChannel,
+        kind::LetGo,
     ] {
         let (body, fds) = wire::shape(kind).expect("kind");
         for length in 1..=PACKET_BYTES_MAX + 1 {
@@ -111,6 +112,7 @@ fn messages_that_are_not_a_shims_end_the_connection() {
         kind::Status,
         kind::RejoinLink,
         kind::RejoinChannel,
+        kind::LetGo,
     ];
     for kind in everything.filter(|kind| !allowed.contains(kind)) {
         let (body, fds) = wire::shape(kind).unwrap_or((8, 0..=0));

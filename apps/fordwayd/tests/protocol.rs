@@ -40,6 +40,18 @@ fn hello_is_answered_with_number_domain_and_mailbox() {
 }
 
 #[test]
+fn a_word_about_a_link_of_another_broker_is_no_fault() {
+    let dir = TempDir::new();
+    let _broker = Broker::start(dir.path());
+    let shim = Shim::join(dir.path());
+    for link_id in [0, 7, u64::MAX] {
+        shim.send(&wire::LetGo { link_id }, &[]);
+    }
+    // It is served as before.
+    shim.expect_silence();
+}
+
+#[test]
 fn an_unlike_version_is_refused_and_both_are_named() {
     let dir = TempDir::new();
     let broker = Broker::start(dir.path());

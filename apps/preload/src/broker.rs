@@ -86,7 +86,7 @@ pub fn is_orphaned() -> bool {
 
 /// Sends one message. `EAGAIN` never comes back: a broker that takes nothing for
 /// [`ANSWER_MS`] is as good as gone.
-fn send<M: Message>(message: &M, fds: &[i32]) -> sys::Result<()> {
+pub fn send<M: Message>(message: &M, fds: &[i32]) -> sys::Result<()> {
     match fd() {
         ..0 => Err(libc::ENOTCONN),
         socket => send_on(socket, message, fds),
@@ -715,6 +715,12 @@ fn without_descriptors(packet: &Packet) -> bool {
         Some(kind::Peer) => packet.body().map(|Peer { link_id, .. }| link_id),
         Some(kind::PeerDoor) => packet.body().map(|PeerDoor { link_id, .. }| link_id),
         Some(kind::OwnDoor) => packet.body().map(|OwnDoor { link_id, .. }| link_id),
+        Some(kind::Guest) => {
+            if let Some(Guest { link_id, .. }) = packet.body() {
+                guest::let_go(link_id);
+            }
+            None
+        }
         _ => None,
     };
     let link = link_id.and_then(link::by_id);
@@ -748,6 +754,7 @@ pub fn after_fork() {
 mod tests {
     use super::*;
     use crate::testing::{GUEST_ARENA_BYTES, GuestFiles, free, pair, tables};
+    use fordway_abi::control::LetGo;
 
     /// A test that is held up for longer than a send waits for room is made again.
     const TRIES_MAX: usize = 10;
@@ -946,6 +953,40 @@ mod tests {
         assert!(!conn.is_paired() && super::fd() < 0);
         assert!(link::by_id(link_id).is_none() && !link::has_guests());
         free(conn);
+    }
+
+    #[test]
+    fn the_broker_hears_when_nothing_of_a_guests_link_is_mapped() {
+        let _turn = tables();
+        let files = GuestFiles::new();
+        let Files([ours, broker]) = &pretended();
+        pretend(hidden::copy(*ours).expect("a hidden descriptor"));
+        wait::set_up().expect("a page");
+        let tell = |told: sys::Result<()>| {
+            told.expect("room");
+            drain_mail();
+        };
+        let said = || told(*broker).and_then(|packet| packet.body::<LetGo>());
+        // One that cannot be laid, and one whose peer ends.
+        for (link_id, arena_bytes) in [(71, 0), (72, GUEST_ARENA_BYTES as u64)] {
+            let first = link::at(link::free_place().expect("a place"));
+            first
+                .peer_base
+                .store(core::ptr::null_mut(), Ordering::Relaxed);
+            let guest = Guest {
+                link_id,
+                arena_bytes,
+                peer_arena_bytes: arena_bytes,
+            };
+            tell(send_on(*broker, &guest, &files.0));
+            if arena_bytes != 0 {
+                assert_eq!(said(), None, "it has it mapped");
+                tell(send_on(*broker, &PeerGone { link_id }, &[]));
+            }
+            assert_eq!(said(), Some(LetGo { link_id }));
+            assert!(link::by_id(link_id).is_none());
+        }
+        hidden::close(PROCESS.broker.fd.swap(-1, Ordering::Relaxed));
     }
 
     /// What a new broker was told at last of a channel with number 5, if `change` came to its

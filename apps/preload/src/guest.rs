@@ -31,7 +31,7 @@ use crate::state::Conn;
 use crate::sys::{self, sys};
 use crate::{broker, wait};
 use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering, fence};
-use fordway_abi::control::Guest;
+use fordway_abi::control::{Guest, LetGo};
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::{
     ARENA_OFFSET, GUEST_HEAD_BYTES, GUEST_WAIT_OFFSET, REGION_BYTES, WAIT_PAGE_MAGIC, WaitPage,
@@ -46,6 +46,8 @@ const NOTIFY: usize = 4 << 16 | (b'E' as usize) << 8 | 4;
 const OFF: u32 = 1;
 /// The peer has let the fork wait in vain. It does so once.
 const VAIN: u32 = 2;
+/// The number of a link whose broker is gone: the next one has numbers of its own.
+const NO_BROKERS: u64 = u64::MAX;
 /// Ports that are read at once; a view has one.
 const PORTS: usize = 16;
 
@@ -68,7 +70,17 @@ pub fn make(guest: &Guest, own: i32, peer: i32) -> sys::Result<()> {
     for fd in [own, peer] {
         let _ = sys!(SYS_close, fd);
     }
+    if made.is_err() {
+        let_go(guest.link_id);
+    }
     made
+}
+
+/// Tells the broker that nothing of a link is mapped here: the peer's guest keeps its pages for us until then.
+pub fn let_go(link_id: u64) {
+    if link_id != NO_BROKERS {
+        let _ = broker::send(&LetGo { link_id }, &[]);
+    }
 }
 
 fn lay_regions(guest: &Guest, link: &Link, own: i32, peer: i32) -> sys::Result<()> {
@@ -212,6 +224,7 @@ pub fn lost() -> bool {
             link.give_up(index, Reason::NoBroker);
             any = true;
         }
+        link.id.store(NO_BROKERS, Ordering::Relaxed);
         // It goes with its last connection.
         link.peer_gone.store(1, Ordering::Release);
         link.drop_if_over();

@@ -581,9 +581,13 @@ impl Link {
                 PROCESS.links.guests.fetch_sub(1, Ordering::Relaxed);
             }
         }
+        let is_ours_to_tell = self.is_guest() && self.inherited.load(Ordering::Relaxed) == 0;
         self.guest.store(0, Ordering::Relaxed);
         blank(own, REGION_BYTES);
         blank(self.peer_base.load(Ordering::Relaxed), REGION_BYTES);
+        if is_ours_to_tell {
+            guest::let_go(self.id.load(Ordering::Relaxed));
+        }
         blank(self.page_place.load(Ordering::Relaxed), WAIT_PAGE_BYTES);
         hidden::close(self.own_fd.load(Ordering::Relaxed));
         for door in &self.doors {

@@ -19,6 +19,7 @@
 //!        ◄──── DoorAck
 //!   Status              ────►        path changed; Closed when the last descriptor went
 //!        ◄──── Downgrade / PeerGone
+//!   LetGo               ────►        a link to another guest is not mapped any more
 //!   Offer, to all       ────►
 //!        ◄──── Everybody             who receives what goes to a broadcast address; again at each change
 //! ```
@@ -436,6 +437,11 @@ messages! {
         arena_bytes: u64,
         /// So much of the peer's.
         peer_arena_bytes: u64,
+    }
+    /// Shim → broker: it has nothing mapped of a `Guest` any more, or never had.
+    LetGo = 21, fds 0..=0 {
+        /// From `Guest`.
+        link_id: u64,
     }
 }
 

@@ -263,6 +263,7 @@ fn present_layout() -> String {
         OwnDoor { link_id, door, port }
         Everybody { conn_id, reason, own, count, pad, ips }
         Guest { link_id, arena_bytes, peer_arena_bytes }
+        LetGo { link_id }
     );
     let known: Vec<u32> = (0..KINDS_MAX)
         .filter(|kind| control::shape(*kind).is_some())

@@ -14,6 +14,8 @@
 //!   Status, Door, Gone ───────────────────────►
 //!                          ◄── Downgrade, PeerGone, DoorAck, Ask
 //!   Answer ───────────────────────────────────►  all up to the Ask has been handed on
+//!   LetGo ────────────────────────────────────►
+//!                          ◄───────────── LetGo  of the other one's grants: by whoever was told of them, once
 //! ```
 //! Each believes of the other what it says of its own processes, and nothing else: a process is looked up among those of the
 //! guest that speaks, an address must be the guest's own. A line that cannot be read ends the conversation.
@@ -129,6 +131,11 @@ pub enum Up {
         process: u64,
         door: u64,
     },
+    /// Its side of a link has nothing mapped of what the senior has granted for it, and will not.
+    LetGo {
+        process: u64,
+        link: u64,
+    },
 }
 
 /// What the senior says. Processes are the junior's.
@@ -182,6 +189,11 @@ pub enum Down {
     Ask {
         process: u64,
         door: u64,
+    },
+    /// The other side of a link has nothing mapped of what the junior has granted for it, and will not.
+    LetGo {
+        process: u64,
+        link: u64,
     },
 }
 

@@ -31,6 +31,13 @@ ask() {
     figures plain 6380 50 10000
     figures fordway 6379 50 20000 fordway run --here --
     stream stream fordway run --here -- redis-cli -h $server
+    # Each has a link of its own, which is over with it. It is there before the last of so many answers.
+    seq 400 | sed 's/.*/ping/' >/tmp/pings
+    for turn in $(seq 40); do
+        [ "$(fordway run --here -- redis-cli -h $server </tmp/pings | grep -c PONG)" = 400 ] || fail "program $turn"
+    done
+    ! grep 'no memory for rings' /run/fordway/broker.log || fail 'grants are missing'
+    echo 'guest: 40 programs have come and gone'
     fordway run --here -- redis-benchmark -h $server -t get -c 50 -n 100000000 -q >/dev/null &
     until_so 30 are_fast 50
     look crowd

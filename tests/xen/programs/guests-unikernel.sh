@@ -33,6 +33,12 @@ ask() {
     figures plain 6379 50 10000
     figures fordway 6379 50 20000 $with
     stream stream $with redis-cli -h $kv
+    # Each has a link of its own, which is over with it.
+    for turn in $(seq 100); do
+        [ "$(fordway run --here --require-fast -- redis-cli -h $kv ping 2>&1)" = PONG ] || fail "program $turn has no rings"
+    done
+    ! grep 'no memory for rings' /run/fordway/broker.log || fail 'grants are missing'
+    echo 'guest: 100 programs with rings have come and gone'
     fetch plain 1m 20
     fetch fordway 1m 20 $with
     fetch fordway 100k 20 $with

@@ -405,6 +405,7 @@ impl Foe {
                 "{\"Downgrade\":{\"process\":#,\"channel\":#,\"reason\":1}}",
                 "{\"Reject\":{\"process\":#,\"conn\":#,\"reason\":3,\"pending\":1}}",
                 "{\"Link\":{\"process\":#,\"link\":#}}",
+                "{\"LetGo\":{\"process\":#,\"link\":#}}",
             ],
             false => &[
                 "{\"Door\":{\"process\":#,\"door\":1}}",
@@ -413,6 +414,7 @@ impl Foe {
                 "{\"Status\":{\"process\":#,\"conn\":#,\"channel\":0,\"status\":1,\"reason\":0,\"tx\":18446744073709551615,\"rx\":1}}",
                 "{\"NoRegion\":{\"process\":#,\"link\":#}}",
                 "{\"Answer\":{\"process\":#,\"door\":1}}",
+                "{\"LetGo\":{\"process\":#,\"link\":#}}",
             ],
         };
         let mut ended = 0;

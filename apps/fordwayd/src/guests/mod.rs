@@ -12,17 +12,19 @@
 //! ```
 //!
 //! **Memory.** Of each link, each broker allots pages for its own process, grants them to the other guest for reading, and hands both
-//! descriptors to the process (`control::Guest`). It keeps neither.
+//! descriptors to the process (`control::Guest`). It keeps the first one until the other guest has let go of the pages (`kept`).
 //!
 //! **Doors.** The senior makes the port of each doorbell, whoever sleeps behind it; the other side binds to it. A process is told
 //! that all know its new door (`DoorAck`) once the other brokers have said so.
 //!
-//! **Ends.** A process that is gone: as between processes. The other broker is gone: the channels go down, which the two libraries do by
+//! **Ends.** A process that is gone: as between processes; each broker tells the other once a process of its has nothing mapped of
+//! the other's pages (`LetGo`). The other broker is gone: the channels go down, which the two libraries do by
 //! themselves, and its processes are forgotten once ours have left them. The other guest is destroyed: its processes are gone.
 //!
 //! **Limits.** gntalloc's, which is raised to [`GRANTS_MAX`]; [`LINKS_MAX`] links to one guest, [`PROCESSES_MAX`] of its processes with
 //! [`CONNECTIONS_MAX`] connections each, and [`CONNECTIONS_OF_GUEST_MAX`] in all. Beyond them connections stay on the kernel path. Only TCP, between the addresses that dom0 has told.
 
+mod kept;
 mod meet;
 
 use crate::broker::{Broker, Token};
@@ -41,6 +43,7 @@ use fordway_registry::{
 use fordway_xen_user::{
     Access, Allotted, Domain, Error, EventChannel, PAGE_SIZE, Reference, Wanted,
 };
+use kept::Kept;
 use meet::{Meetings, Parted};
 use rustix::event::epoll;
 use std::collections::{BTreeMap, BTreeSet};
@@ -74,15 +77,6 @@ struct FarLink {
     was_handed_over: bool,
     /// Doors that were made, and who sleeps behind them.
     bells: BTreeSet<(u64, bool)>,
-}
-
-/// One side of a link: pages for a process of ours.
-#[derive(Debug)]
-struct Pages {
-    other: Domain,
-    /// Until the process was handed it.
-    descriptor: Option<OwnedFd>,
-    grants: Vec<u32>,
 }
 
 /// A connection that a senior pairs.
@@ -123,8 +117,8 @@ pub(crate) struct Guests {
     ring_bytes_reported: u64,
     /// Those whose senior is gone, until our processes have left them.
     left_links: BTreeSet<LinkSide>,
-    /// Pages of processes of ours.
-    allotted: BTreeMap<LinkSide, Pages>,
+    /// Pages of processes of ours, also of those that are gone.
+    kept: Kept<OwnedFd>,
     /// Grants of a process afar.
     granted: BTreeMap<LinkSide, Vec<u32>>,
     /// Regions that were allotted while actions were carried out, and those that could not be.
@@ -152,7 +146,7 @@ impl Guests {
             links: BTreeMap::new(),
             ring_bytes_reported: 0,
             left_links: BTreeSet::new(),
-            allotted: BTreeMap::new(),
+            kept: Kept::default(),
             granted: BTreeMap::new(),
             to_report: Vec::new(),
             failed: Vec::new(),
@@ -197,9 +191,9 @@ impl Guests {
         })
     }
 
-    fn allot(&mut self, side: LinkSide, other: Domain) -> Result<(), Error> {
-        let of_it = self.allotted.values().filter(|pages| pages.other == other);
-        if of_it.count() >= LINKS_MAX {
+    fn allot(&mut self, side: LinkSide, name: kept::Name) -> Result<(), Error> {
+        let (other, ..) = name;
+        if self.kept.count_with(other) >= LINKS_MAX {
             return Err(Error::GrantsUsedUp);
         }
         let make = || Allotted::new(other, PAGES as u32, Access::Read);
@@ -211,18 +205,25 @@ impl Guests {
             }
             made => made?,
         };
-        let pages = Pages {
-            other,
-            grants: made.references().to_vec(),
-            descriptor: Some(made.into_descriptor()),
-        };
-        self.allotted.insert(side, pages);
+        let grants = made.references().to_vec();
+        self.kept.insert(side, name, made.into_descriptor(), grants);
         Ok(())
     }
 
-    fn grants_of(&self, side: LinkSide) -> Vec<u32> {
-        let pages = self.allotted.get(&side);
-        pages.map_or(Vec::new(), |pages| pages.grants.clone())
+    /// Tells whoever waits for it that a process of ours has nothing mapped of a link.
+    fn tell_let_go(&mut self, names: impl IntoIterator<Item = kept::Name>) {
+        for (other, process, link) in names {
+            match self.meetings.is_senior_to(other) {
+                true => self.tell(other, &Down::LetGo { process, link }),
+                false => self.tell(other, &Up::LetGo { process, link }),
+            }
+        }
+    }
+
+    /// A link of a process of ours is over.
+    fn closed(&mut self, side: LinkSide) {
+        let name = self.kept.closed(side);
+        self.tell_let_go(name);
     }
 
     /// The link of a process that a senior knows by this number.
@@ -457,6 +458,7 @@ impl Broker {
         let Some(guests) = &mut self.guests else {
             return;
         };
+        guests.kept.part(other);
         for waits in guests.unknown_doors.values_mut() {
             waits.remove(&other);
         }
@@ -522,9 +524,6 @@ impl Broker {
         let over = self.guests.as_mut().map(Guests::links_over);
         for side in over.unwrap_or_default() {
             self.memory.remove(side);
-            if let Some(guests) = &mut self.guests {
-                guests.allotted.remove(&side);
-            }
             let link_id = side.link_id;
             let message = Outgoing::PeerGone(wire::PeerGone { link_id });
             let to = side.process;
@@ -628,11 +627,22 @@ impl Broker {
                     link_id: link,
                 };
                 guests.granted.insert(side, grants);
+                let ours = self.registry.far_side(id, link);
                 match self.registry.region(id, link) {
-                    Ok((true, actions)) => actions,
-                    Ok((false, _)) | Err(_) => {
+                    Ok((true, actions)) => {
+                        if !ours.is_some_and(|ours| guests.kept.hear_grants(ours)) {
+                            guests.tell_let_go([(other, process, link)]);
+                        }
+                        actions
+                    }
+                    // A second word about a link that is there is no news.
+                    Err(_) if ours.is_some() => {
                         guests.granted.remove(&side);
                         return;
+                    }
+                    Ok((false, _)) | Err(_) => {
+                        guests.granted.remove(&side);
+                        return guests.tell_let_go([(other, process, link)]);
                     }
                 }
             }
@@ -672,6 +682,9 @@ impl Broker {
             }
             Up::Answer { process, door } => {
                 return self.door_is_known(ProcessId(process), door, other);
+            }
+            Up::LetGo { process, link } => {
+                return guests.kept.other_let_go((other, process, link));
             }
         };
         self.carry_out(actions);
@@ -721,7 +734,7 @@ impl Broker {
                     process: to,
                     link_id: self.registry.number(),
                 };
-                if let Err(error) = guests.allot(side, other) {
+                if let Err(error) = guests.allot(side, (other, process, link)) {
                     tracing::warn!("no memory for rings to guest {other}: {error}");
                     return guests.tell(other, &Up::NoRegion { process, link });
                 }
@@ -732,7 +745,7 @@ impl Broker {
                     bells: BTreeSet::new(),
                 };
                 guests.links.insert(side, far);
-                let grants = guests.grants_of(side);
+                let grants = guests.kept.tell_grants(side);
                 let up = Up::Region {
                     process,
                     link,
@@ -746,9 +759,13 @@ impl Broker {
                 grants,
             } => {
                 let side = knows(process).and_then(|to| guests.link_of(other, to, link));
-                let Some(side) = side else { return };
+                let Some(side) = side else {
+                    // It is over here.
+                    return guests.tell_let_go([(other, process, link)]);
+                };
                 let far = guests.links.get_mut(&side);
                 if far.is_some_and(|far| !std::mem::replace(&mut far.was_handed_over, true)) {
+                    guests.kept.hear_grants(side);
                     self.hand_over(side, other, &grants);
                 }
             }
@@ -855,13 +872,14 @@ impl Broker {
                 let side = knows(process).and_then(|to| guests.link_of(other, to, link));
                 let Some(side) = side else { return };
                 guests.links.remove(&side);
-                guests.allotted.remove(&side);
+                guests.closed(side);
                 self.memory.remove(side);
                 let link_id = side.link_id;
                 let message = Outgoing::PeerGone(wire::PeerGone { link_id });
                 self.tell_ours(side.process, message);
             }
             Down::Ask { process, door } => guests.tell(other, &Up::Answer { process, door }),
+            Down::LetGo { process, link } => guests.kept.other_let_go((other, process, link)),
         }
     }
 
@@ -875,20 +893,24 @@ impl Broker {
         let Some(guests) = &mut self.guests else {
             return;
         };
-        let own = guests.allotted.get_mut(&side);
-        let own = own.and_then(|pages| pages.descriptor.take());
-        let Some(own) = own else {
+        let Some(own) = guests.kept.hand_over(side) else {
             return;
+        };
+        // One is kept here.
+        let own = own
+            .try_clone()
+            .map_err(|error| Error::Device("gntalloc", error));
+        let both = own.and_then(|own| Ok((own, wanted(other, grants)?)));
+        let (own, theirs) = match both {
+            Ok(both) => both,
+            Err(error) => {
+                tracing::warn!("pages of guest {other} cannot be mapped: {error}");
+                let name = guests.kept.let_go(side);
+                return guests.tell_let_go(name);
+            }
         };
         let purse = self.purse_of(process);
         self.memory.insert_of_guest(side, &own, purse);
-        let theirs = match wanted(other, grants) {
-            Ok(theirs) => theirs,
-            Err(error) => {
-                tracing::warn!("guest {other} grants nothing that can be mapped: {error}");
-                return;
-            }
-        };
         let body = wire::Guest {
             link_id,
             arena_bytes: ARENA_BYTES as u64,
@@ -978,16 +1000,18 @@ impl Broker {
                 }
                 match message {
                     Outgoing::Link(wire::Link { link_id, .. }) => {
-                        let far = self.registry.far_side(to, link_id);
-                        let far = far.and_then(|far| guests.afar.get(&far.process));
-                        let Some(&(other, _)) = far else {
+                        let Some(far) = self.registry.far_side(to, link_id) else {
+                            return false;
+                        };
+                        let far_link = far.link_id;
+                        let Some(&(other, far_process)) = guests.afar.get(&far.process) else {
                             return false;
                         };
                         let side = LinkSide {
                             process: to,
                             link_id,
                         };
-                        match guests.allot(side, other) {
+                        match guests.allot(side, (other, far_process, far_link)) {
                             Ok(()) => guests.to_report.push(side),
                             Err(error) => {
                                 tracing::warn!("no memory for rings to guest {other}: {error}");
@@ -1014,7 +1038,7 @@ impl Broker {
                     let down = Down::Peer {
                         process,
                         link: link_id,
-                        grants: guests.grants_of(side),
+                        grants: guests.kept.tell_grants(side),
                     };
                     guests.tell(other, &down);
                     return true;
@@ -1067,7 +1091,7 @@ impl Broker {
             }
             Action::LinkClosed { process, link_id } => {
                 let side = LinkSide { process, link_id };
-                guests.allotted.remove(&side);
+                guests.closed(side);
                 guests.granted.remove(&side);
                 false
             }
@@ -1272,6 +1296,14 @@ impl Broker {
             .fold(guests.ring_bytes_reported, u64::saturating_add)
     }
 
+    /// A process of ours has nothing of a link to another guest any more. The number may be another broker's.
+    pub(crate) fn let_go(&mut self, process: ProcessId, link_id: u64) {
+        if let Some(guests) = &mut self.guests {
+            let name = guests.kept.let_go(LinkSide { process, link_id });
+            guests.tell_let_go(name);
+        }
+    }
+
     /// A process of ours is gone.
     pub(crate) fn relay_end(&mut self, process: ProcessId) {
         let Some(guests) = &mut self.guests else {
@@ -1286,7 +1318,8 @@ impl Broker {
             .left_links
             .extract_if(.., |side| side.process == process);
         links.chain(left).for_each(|side| self.memory.remove(side));
-        guests.allotted.retain(|side, _| side.process != process);
+        let let_go = guests.kept.process_gone(process);
+        guests.tell_let_go(let_go);
         guests.unknown_doors.retain(|(of, _), _| *of != process);
         for other in guests.joined.remove(&process).unwrap_or_default() {
             guests.tell(other, &Up::Gone { process: process.0 });

@@ -84,6 +84,8 @@ struct Held {
     views: Vec<u32>,
     /// The peer's process is gone, or its broker.
     is_over: bool,
+    /// Its broker waits for our word that nothing of it is mapped here.
+    owes_word: bool,
 }
 
 #[derive(Default)]
@@ -283,7 +285,6 @@ impl Guests {
             conns.iter().for_each(|conn| conn.watch());
             self.tell_carried(xen);
         }
-        self.end_links(inner, xen);
     }
 
     /// What is to be told is sent; whether there is nothing to be done before the next event.
@@ -292,6 +293,8 @@ impl Guests {
             return true;
         }
         let inner = &mut *self.inner.borrow_mut();
+        // Its last connection may have ended in this turn, and the peer's guest waits for its pages.
+        self.end_links(inner, xen);
         for (other, up) in self.outbox.take() {
             if let Some(other) = inner.others.get_mut(&other)
                 && other.wire.is_some()
@@ -593,7 +596,10 @@ impl Guests {
         inner.wires.push((other, own, range));
         self.ask_down(|conn| conn.domain == other, Reason::NoPeer);
         for held in &mut inner.links {
-            held.is_over |= held.link.domain == other;
+            if held.link.domain == other {
+                held.is_over = true;
+                held.owes_word = false;
+            }
         }
         true
     }
@@ -680,6 +686,7 @@ impl Guests {
                     own: Some(own),
                     views: Vec::new(),
                     is_over: false,
+                    owes_word: false,
                 });
                 tell(Up::Region {
                     process,
@@ -693,13 +700,14 @@ impl Guests {
                 grants,
             } => {
                 let Some(at) = place_of(inner, link) else {
-                    return;
+                    // It is over here.
+                    return tell(Up::LetGo { process, link });
                 };
                 let Some(own) = inner.links[at].own.take() else {
                     return;
                 };
-                let range = inner.ranges.pop();
-                let range = range.unwrap_or_else(|| Range::new(LINK_BYTES));
+                let range = range_of(inner);
+                inner.links[at].owes_word = true;
                 match rings::Link::new(own, range, other, &grants) {
                     Ok(memory) => {
                         let _ = inner.links[at].link.memory.set(memory);
@@ -799,8 +807,8 @@ impl Guests {
                 }
             }
             Down::Ask { process, door } => tell(Up::Answer { process, door }),
-            // This image has one door, from the start.
-            Down::DoorAck { .. } => {}
+            // This image has one door, from the start. And it asks its grants themselves whether they can be ended.
+            Down::DoorAck { .. } | Down::LetGo { .. } => {}
         }
     }
 
@@ -809,7 +817,11 @@ impl Guests {
         let is_over = |held: &mut Held| held.is_over && Rc::strong_count(&held.link) == 1;
         let over: Vec<Held> = inner.links.extract_if(.., is_over).collect();
         for Held {
-            link, own, views, ..
+            link,
+            own,
+            views,
+            owes_word,
+            ..
         } in over
         {
             let Ok(link) = Rc::try_unwrap(link) else {
@@ -825,6 +837,11 @@ impl Guests {
                 }
                 None => own,
             };
+            if owes_word {
+                let (domain, process, link) = (link.domain, PROCESS, link.number);
+                let word = Up::LetGo { process, link };
+                self.outbox.borrow_mut().push((domain, word));
+            }
             if let Some(mut own) = own {
                 // What the peer still has mapped is asked for again when there is need.
                 let _ = own.end(&mut xen.domain.grants);
@@ -846,6 +863,12 @@ fn read_all(xen: &mut Xen) -> Option<(Option<GuestAddresses>, BTreeMap<u16, Gues
         }
     }
     Some((addresses.and_then(|own| own.parse().ok()), said))
+}
+
+/// Addresses for one side of a link.
+fn range_of(inner: &mut Inner) -> Range {
+    let range = inner.ranges.pop();
+    range.unwrap_or_else(|| Range::new(LINK_BYTES))
 }
 
 /// So many pages for sharing, or none.
