@@ -13,6 +13,9 @@
 
 extern crate alloc;
 
+#[cfg(all(feature = "filter", feature = "guests"))]
+compile_error!("`filter` or `guests`: no rule is asked about connections that go by rings");
+
 mod dom0;
 #[cfg(feature = "guests")]
 mod guests;

@@ -84,11 +84,20 @@ async fn connection<S: Service>(serving: Serving<S>, id: TcpId) {
     };
     #[cfg(feature = "guests")]
     if let Some(rings) = serving.guests.offer(&serving.net, id) {
-        while crate::guests::drive(&serving, &rings, &mut conn) {
-            signal.wait().await;
+        let mut goes_on = true;
+        while goes_on && !rings.is_done_with_rings() {
+            goes_on = crate::guests::drive(&serving, &rings, &mut conn);
+            if goes_on && !rings.is_done_with_rings() {
+                signal.wait().await;
+            }
+        }
+        if goes_on {
+            rings.forget();
         }
         serving.guests.closed(&rings);
-        return serving.server.borrow_mut().closed(conn);
+        if !goes_on {
+            return serving.server.borrow_mut().closed(conn);
+        }
     }
     while drive(&serving, &mut Plain::new(&serving.net, id), &mut conn) {
         signal.wait().await;

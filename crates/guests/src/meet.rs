@@ -39,6 +39,22 @@ pub fn permissions(other: u16, own: u16) -> [String; 2] {
     [format!("n{own}"), format!("r{other}")]
 }
 
+/// Whether a guest may have one more link, where there are only so many. `had` are the links there are, by the guests that
+/// have them. As many as guests are `met` that have none are left for these.
+pub fn may_have_link(
+    other: u16,
+    met: impl Iterator<Item = u16>,
+    had: &[u16],
+    links_max: usize,
+) -> bool {
+    let has_none = |domain: &u16| !had.contains(domain);
+    let left_for_others = match has_none(&other) {
+        true => 0,
+        false => met.filter(has_none).count(),
+    };
+    had.len() + left_for_others < links_max
+}
+
 /// What such a node says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word<'a> {
@@ -81,6 +97,26 @@ impl core::fmt::Display for Word<'_> {
 mod tests {
     use super::*;
     use alloc::string::ToString;
+
+    #[test]
+    fn the_last_links_are_for_guests_that_have_none() {
+        let may =
+            |other, met: &[u16], had: &[u16]| may_have_link(other, met.iter().copied(), had, 3);
+        // Alone it may have all of them.
+        assert!(may(1, &[1], &[1, 1]) && !may(1, &[1], &[1, 1, 1]));
+        // One is left for the other guest, which may then have it.
+        assert!(may(1, &[1, 2], &[1]) && !may(1, &[1, 2], &[1, 1]));
+        assert!(may(2, &[1, 2], &[1, 1]) && !may(2, &[1, 2], &[1, 1, 2]));
+        assert!(may(1, &[1, 2], &[1, 2]) && !may(1, &[1, 2], &[1, 2, 1]));
+        // More guests than links: each has one at most.
+        for other in [1, 2, 3, 4] {
+            assert!(may(other, &[1, 2, 3, 4], &[]));
+        }
+        assert!(!may(1, &[1, 2, 3, 4], &[1]));
+        assert!(!may(4, &[1, 2, 3, 4], &[1, 2, 3]));
+        // Pages that a guest keeps, of which it says nothing any more, are had by it.
+        assert!(!may(2, &[2, 3], &[1, 1, 1]));
+    }
 
     #[test]
     fn what_is_said_is_read() {

@@ -21,6 +21,7 @@ has_said client 'guest: parted'
 $meet
 has_said client 'guest: saves' 100
 /job/fordway guests part client
+has_said client 'guest: back on TCP' 100
 for name in kv httpd; do
     for i in $(seq 200); do
         [ "$(console "$name-rings" | grep -c 'is gone')" != 2 ] || break

@@ -10,6 +10,9 @@ httpd=10.0.0.21
 # There is nobody at the other end to be told.
 look() { shown "$1"; }
 
+# A program that sleeps elsewhere hears of it at its next call.
+is_back() { echo ping >&3 && are_fast 0; }
+
 met() { grep -c 'the broker of guest .* is met' /run/fordway/broker.log; }
 has_met() { [ "$(met)" -ge "$1" ]; }
 
@@ -62,9 +65,21 @@ ask() {
     kill $!
     wait $!
     fetch fordway 1k 20 $with
-    # The kv is put away meanwhile, and is another domain when it is back.
+    # The kv is put away meanwhile, and is another domain when it is back. One connection stays: it goes back to TCP, and takes its
+    # link with it, or the kv would not be put away.
+    mkfifo /tmp/ask
+    $with redis-cli -h $kv </tmp/ask >/tmp/answers &
+    exec 3>/tmp/ask
+    for i in $(seq 20); do echo ping >&3; done
+    until_so 30 are_fast 1
     echo 'guest: saves'
+    until_so 100 is_back
+    echo 'guest: back on TCP'
     until_so 100 has_met 6
+    exec 3>&-
+    kill $!
+    wait $!
+    rm /tmp/ask
     redis-cli -h $kv ping | grep -q PONG || fail 'kv does not answer'
     stream restored $with redis-cli -h $kv
     echo 'guest: done'

@@ -123,13 +123,18 @@ impl Foreign {
         self.range.base as *const u8
     }
 
-    /// Lets go of the pages; the range is free again.
-    pub fn unmap(mut self) -> Range {
-        self.let_go();
-        self.range
+    /// Lets go of the pages; the range is free again. Where Xen refuses, which it has no reason to, what is mapped stays there for
+    /// good, and so do the addresses: the next region has others.
+    pub fn unmap(self) -> Range {
+        match self.let_go() {
+            true => self.range,
+            false => Range::new(self.range.bytes),
+        }
     }
 
-    fn let_go(&mut self) {
+    /// False: something is mapped still.
+    fn let_go(&self) -> bool {
+        let mut is_free = true;
         for batch in self.mapped.chunks(BATCH) {
             let mut requests = [const { EMPTY_UNMAP }; BATCH];
             for (request, (address, handle)) in requests.iter_mut().zip(batch) {
@@ -145,10 +150,10 @@ impl Foreign {
                     0,
                 )
             };
-            // Xen has no reason to refuse.
-            debug_assert!(done.is_ok());
+            let requests = &requests[..batch.len()];
+            is_free &= done.is_ok() && requests.iter().all(|request| request.status == 0);
         }
-        self.mapped.clear();
+        is_free
     }
 }
 
@@ -179,31 +184,43 @@ pub struct Granted {
 }
 
 impl Granted {
-    /// These pages at offsets of a new range: so many at each. They are granted to nobody.
+    /// These pages at offsets of a range in which nothing is: so many at each. They are granted to nobody. Range and pages
+    /// come back, if there is no memory for tables.
     pub fn new(
-        bytes: usize,
+        range: Range,
         pieces: &[(usize, usize)],
         pages: Vec<SharedPage>,
-    ) -> Result<Granted, Refused> {
+    ) -> Result<Granted, (Range, Vec<SharedPage>)> {
         let count = pieces.iter().map(|(_, count)| count).sum();
         assert!(pages.len() == count);
-        let mut granted = Granted {
-            range: Range::new(bytes),
-            pages: Vec::with_capacity(count),
-            references: Vec::with_capacity(count),
-        };
+        assert!(
+            pieces
+                .iter()
+                .all(|(offset, count)| range.holds(*offset, *count))
+        );
         let offsets = pieces
             .iter()
             .flat_map(|(offset, count)| (0..*count).map(move |page| offset + page * PAGE_SIZE));
-        for (offset, page) in offsets.zip(pages) {
-            assert!(granted.range.holds(offset, 1));
-            let address = granted.range.base + offset;
-            // SAFETY: a new range of our own.
-            // Refused: there is no memory for tables, and the pages are lost.
-            memory::with(|memory| unsafe { memory.show_also(address, page) })?;
-            granted.pages.push((offset, page));
+        let laid: Vec<_> = offsets.zip(pages).collect();
+        let is_shown = |(offset, page): &(usize, SharedPage)| {
+            let address = range.base + offset;
+            // SAFETY: addresses of a range of our own, at which nothing is.
+            memory::with(|memory| unsafe { memory.show_also(address, *page) }).is_ok()
+        };
+        if let Some(failed) = laid.iter().position(|one| !is_shown(one)) {
+            for (offset, _) in &laid[..failed] {
+                let address = range.base + offset;
+                // SAFETY: nobody was told of them there. Xen has no reason to refuse it.
+                let hidden = memory::with(|memory| unsafe { memory.unmap(address) });
+                debug_assert!(hidden.is_ok());
+            }
+            return Err((range, laid.into_iter().map(|(_, page)| page).collect()));
         }
-        Ok(granted)
+        Ok(Granted {
+            range,
+            pages: laid,
+            references: Vec::with_capacity(count),
+        })
     }
 
     /// Zeroes the pages and lets `domain` read them; false, and nothing is granted, if there are not enough grants.

@@ -7,10 +7,11 @@ use crate::net::Net;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{Cell, OnceCell, RefCell};
+use core::net::IpAddr;
 use core::sync::atomic::{AtomicU32, Ordering};
 use fordway_abi::control::status;
 use fordway_abi::reason::Reason;
-use fordway_abi::shm::{DOOR_COUNT, DOOR_SHARED, Endpoint};
+use fordway_abi::shm::{DOOR_COUNT, DOOR_SHARED, Endpoint, tx_state};
 use fordway_executor::Signal;
 use fordway_guests::talk::Up;
 use fordway_netstack::{Error, TcpId, TcpState};
@@ -87,6 +88,8 @@ pub struct Conn {
     /// Our number for it, with the broker of this guest.
     pub number: u64,
     pub domain: u16,
+    /// Our address.
+    pub local: IpAddr,
     phase: Phase,
     state: State,
     bound: OnceCell<Bound>,
@@ -126,7 +129,7 @@ impl Conn {
         net: Rc<Net>,
         id: TcpId,
         outbox: Rc<Outbox>,
-        (number, domain): (u64, u16),
+        (number, domain, local): (u64, u16, IpAddr),
     ) -> Conn {
         let conn = Conn {
             signal: net.flow(id),
@@ -135,6 +138,7 @@ impl Conn {
             outbox,
             number,
             domain,
+            local,
             phase: Phase::default(),
             state: State::default(),
             bound: OnceCell::new(),
@@ -167,6 +171,12 @@ impl Conn {
     /// The offer is void.
     pub fn void(&self) {
         let _ = self.phase.transition(Event::Voided);
+    }
+
+    /// The same by our own will, which its broker is told.
+    pub fn withdraw(&self) {
+        self.report(status::WITHDRAWN, 0);
+        self.void();
     }
 
     /// The channel that it has, by the senior's number.
@@ -239,7 +249,26 @@ impl Conn {
     /// Bytes that went by rings, out and in.
     pub fn carried(&self) -> [u64; 2] {
         let carried = sockets::carried(self);
-        [carried.sent + carried.queued, carried.received]
+        // What was taken back from the ring goes by TCP.
+        let queued = match self.has_channel() && self.producer().state() != tx_state::WITHDRAWN {
+            true => carried.queued,
+            false => 0,
+        };
+        [carried.sent + queued, carried.received]
+    }
+
+    /// Whether it goes by TCP, and nothing of rings is left to be done: it has none in the rest of its life.
+    pub fn is_done_with_rings(&self) -> bool {
+        self.phase.load(Ordering::Relaxed) == phase::KERNEL
+            && self.staged.borrow().is_empty()
+            && !self.resets.get()
+    }
+
+    /// Its broker lists it no more.
+    pub fn forget(&self) {
+        if self.bound.get().is_some() {
+            self.report(status::CLOSED, 0);
+        }
     }
 
     fn report(&self, status: u32, reason: u32) {
@@ -399,17 +428,16 @@ impl Conn {
         if self.has_channel() {
             self.memory().acted();
             self.report(status::CLOSED, 0);
-            let (sent, received) = (&self.state.sent_by_rings, &self.state.received_by_rings);
-            sent.fetch_add(self.producer().tail(), Ordering::Relaxed);
+            let [sent, _] = self.carried();
+            self.state.sent_by_rings.store(sent, Ordering::Relaxed);
+            let received = &self.state.received_by_rings;
             received.fetch_add(self.consumer().head(), Ordering::Relaxed);
             self.phase.advance(Event::Left);
             self.knock_at_all();
         } else if self.bound.get().is_some() {
-            // Its broker still lists it.
-            self.report(status::CLOSED, 0);
+            self.forget();
         } else if self.is_offered() {
-            self.report(status::WITHDRAWN, 0);
-            self.void();
+            self.withdraw();
         }
     }
 

@@ -11,8 +11,8 @@
 //! A turn of the main loop acts on what has come ([`Guests::turn`]), and before it sleeps it looks at each ring once more
 //! ([`Guests::may_sleep`]). One door serves all: who rings it only ends the sleep.
 //!
-//! **Limits.** Rings take an eighth of the domain's memory, 4 MB each side of a link, and one link is one process there. Pages stay
-//! rings' for good, for one peer after the other. Beyond that, and as PVH, all is TCP. While guests are met the
+//! **Limits.** Rings take an eighth of the domain's memory, 4 MB each side of a link, and one link is one process there. The last links are for
+//! guests that have none. Pages stay rings' for good, for one peer after the other. Beyond that, and as PVH, all is TCP. While guests are met the
 //! domain is not suspended.
 
 mod conn;
@@ -96,9 +96,9 @@ struct Inner {
     /// Guests to which this one would be the senior.
     later: BTreeSet<u16>,
     links: Vec<Held>,
-    /// Pages and addresses for the next one. A peer may still have some mapped.
-    regions: Vec<Granted>,
-    region_count: usize,
+    /// Pages for the next one, and the guest that had them last, which may still have some mapped.
+    regions: Vec<(u16, Granted)>,
+    /// Addresses.
     ranges: Vec<Range>,
     /// Of brokers: the guest that they were granted to last, pages and addresses.
     wires: Vec<(u16, Granted, Range)>,
@@ -226,12 +226,13 @@ impl Guests {
         };
         outbox.push((domain, offer));
         let mailbox = self.outbox.clone();
-        let conn = Rc::new(Conn::offered(net.clone(), id, mailbox, (number, domain)));
+        let whose = (number, domain, local.ip().to_canonical());
+        let conn = Rc::new(Conn::offered(net.clone(), id, mailbox, whose));
         self.conns.borrow_mut().insert(number, conn.clone());
         Some(conn)
     }
 
-    /// A connection has ended.
+    /// A connection has ended, or has no rings any more.
     pub fn closed(&self, conn: &Conn) {
         let [sent, received] = self.carried.get();
         let [more_sent, more_received] = conn.carried();
@@ -378,6 +379,8 @@ impl Guests {
         }
         said.remove(&inner.own);
         inner.addresses = addresses;
+        let is_ours = |ip| inner.addresses.as_ref().is_some_and(|own| own.has(ip));
+        self.ask_down(|conn| !is_ours(conn.local), Reason::Unassigned);
         let known = inner.others.keys().copied();
         let gone: Vec<u16> = known.filter(|other| !said.contains_key(other)).collect();
         for other in gone {
@@ -543,10 +546,8 @@ impl Guests {
             }
             None if inner.wire_count == WIRES_MAX => return None,
             None => {
-                let pages = take_pages(xen, WIRE_LAYOUT[0].1)?;
+                let own = lay_pages(inner, xen, &WIRE_LAYOUT)?;
                 inner.wire_count += 1;
-                let bytes = WIRE_LAYOUT[0].1 << 12;
-                let own = Granted::new(bytes, &WIRE_LAYOUT, pages).ok()?;
                 (own, Range::new(WIRE_BYTES))
             }
         };
@@ -557,21 +558,33 @@ impl Guests {
         Some((own, range))
     }
 
-    /// Pages for our side of a link, granted.
+    /// Pages for our side of a link, granted. The last ones are for guests that have none yet.
     fn link_pages(&self, inner: &mut Inner, xen: &mut Xen, other: u16) -> Option<Granted> {
         let grants = &mut xen.domain.grants;
-        let free = inner.regions.iter_mut().position(|own| own.end(grants));
+        // Of all: what a guest has mapped still is a link of its.
+        for (_, own) in &mut inner.regions {
+            let _ = own.end(grants);
+        }
+        let links = inner.links.iter().map(|held| held.link.domain);
+        let is_kept = |(_, own): &&(u16, Granted)| !own.references().is_empty();
+        let kept = inner.regions.iter().filter(is_kept);
+        let had: Vec<u16> = links.chain(kept.map(|(last, _)| *last)).collect();
+        let met = inner
+            .others
+            .iter()
+            .filter(|(_, known)| known.wire.is_some());
+        let met = met.map(|(domain, _)| *domain);
+        if !meet::may_have_link(other, met, &had, self.links_max) {
+            return None;
+        }
+        let mut regions = inner.regions.iter();
+        let free = regions.position(|(_, own)| own.references().is_empty());
         let mut own = match free {
-            Some(free) => inner.regions.swap_remove(free),
-            None if inner.region_count >= self.links_max => return None,
-            None => {
-                let pages = take_pages(xen, rings::LINK_PAGES)?;
-                inner.region_count += 1;
-                Granted::new(LINK_BYTES, &LINK_LAYOUT, pages).ok()?
-            }
+            Some(free) => inner.regions.swap_remove(free).1,
+            None => lay_pages(inner, xen, &LINK_LAYOUT)?,
         };
         if !own.grant(&mut xen.domain.grants, other) {
-            inner.regions.push(own);
+            inner.regions.push((other, own));
             return None;
         }
         rings::begin_link(&own);
@@ -608,7 +621,7 @@ impl Guests {
     fn ask_down(&self, of: impl Fn(&Conn) -> bool, reason: Reason) {
         for conn in self.conns.borrow().values().filter(|conn| of(conn)) {
             match conn.is_offered() {
-                true => conn.void(),
+                true => conn.withdraw(),
                 false => conn.ask_down(reason as u32),
             }
         }
@@ -845,7 +858,7 @@ impl Guests {
             if let Some(mut own) = own {
                 // What the peer still has mapped is asked for again when there is need.
                 let _ = own.end(&mut xen.domain.grants);
-                inner.regions.push(own);
+                inner.regions.push((link.domain, own));
             }
         }
     }
@@ -869,6 +882,19 @@ fn read_all(xen: &mut Xen) -> Option<(Option<GuestAddresses>, BTreeMap<u16, Gues
 fn range_of(inner: &mut Inner) -> Range {
     let range = inner.ranges.pop();
     range.unwrap_or_else(|| Range::new(LINK_BYTES))
+}
+
+/// New pages of ours, laid as a region has them.
+fn lay_pages(inner: &mut Inner, xen: &mut Xen, layout: &[(usize, usize)]) -> Option<Granted> {
+    let pages = take_pages(xen, layout.iter().map(|(_, count)| count).sum())?;
+    match Granted::new(range_of(inner), layout, pages) {
+        Ok(own) => Some(own),
+        Err((range, pages)) => {
+            inner.ranges.push(range);
+            pages.into_iter().for_each(|page| xen.page_free(page));
+            None
+        }
+    }
 }
 
 /// So many pages for sharing, or none.
