@@ -5,8 +5,8 @@ mod common;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use common::wire::{frame, packet};
-use common::{Conditions, World, at, config, ip};
-use fordway_netstack::{Drop, Error, Membership, Micros, Stack, UdpId, UdpOptions};
+use common::{Conditions, MAC, World, at, config, ip};
+use fordway_netstack::{Cidr, Drop, Error, Membership, Micros, Stack, UdpId, UdpOptions};
 
 const SECOND: Micros = 1_000_000;
 const GROUP: Ipv4Addr = Ipv4Addr::new(239, 1, 2, 3);
@@ -270,6 +270,40 @@ fn groups_of_ipv4_are_reported_when_joined_asked_for_and_left() {
 }
 
 #[test]
+fn whoever_asks_is_answered_every_tenth_of_a_second_at_most() {
+    let mut world = world();
+    world.sides[1].join_group(of_link(GROUP)).expect("joins");
+    world.run(2 * SECOND);
+    world.sent.clear();
+    // For all, at once, a thousand times in a second.
+    let question = query(ip(0), 1, 0, Ipv4Addr::UNSPECIFIED, &[0; 4]);
+    for _ in 0..1000 {
+        world.inject(1, &question);
+        world.run(1_000);
+    }
+    let count = records(&mut world).len();
+    assert!((9..=11).contains(&count), "{count}");
+}
+
+#[test]
+fn a_join_does_not_put_off_the_second_report_of_others() {
+    const PAUSE: Micros = 50_000;
+    let mut world = world();
+    let mut reports = [0; 200];
+    for joined in 0..reports.len() {
+        let group = Ipv4Addr::new(239, 0, 0, joined as u8);
+        world.sides[1].join_group(of_link(group)).expect("joins");
+        world.run(PAUSE);
+        for (_, group) in records(&mut world) {
+            reports[usize::from(group.octets()[3])] += 1;
+        }
+        // Those that were joined more than a second ago.
+        let old = (joined + 1).saturating_sub((SECOND / PAUSE) as usize + 1);
+        assert!(reports[..old].iter().all(|count| *count == 2), "{joined}");
+    }
+}
+
+#[test]
 fn groups_are_bounded() {
     let mut config = config(0);
     config.limits.groups_max = 16;
@@ -320,4 +354,58 @@ fn groups_of_ipv6_are_reported_with_those_of_our_addresses() {
     };
     let record = |kind: u8| [&[1, kind, 0, 0, 0][..], &six.octets()].concat();
     assert_eq!(records, [record(4), record(4), record(3)]);
+}
+
+#[test]
+#[cfg(feature = "autoconf")]
+fn a_group_whose_reports_had_no_source_is_reported_once_more() {
+    use fordway_netstack::Ipv6Options;
+    let mut world = world();
+    world.sides[1].set_addresses(&[Cidr::new(ip(1), 24)]);
+    let now = world.now;
+    let alone = Ipv6Options {
+        detects_duplicates: true,
+        asks_routers: false,
+        makes_addresses: false,
+    };
+    world.sides[1].ipv6_start(now, alone);
+    let group: IpAddr = "ff05::77".parse().expect("a group");
+    world.sides[1].join_group(of_link(group)).expect("joins");
+    world.run(5 * SECOND);
+    let IpAddr::V6(six) = group else {
+        return;
+    };
+    let names_it = |packet: &[u8]| packet.windows(16).any(|at| at == six.octets());
+    let packets = world.sent.iter().map(|sent| &sent.1[14..]);
+    let reports = packets.filter(|packet| packet.get(48) == Some(&143) && names_it(packet));
+    let have_source: Vec<bool> = reports.map(|packet| packet[8..24] != [0; 16]).collect();
+    assert_eq!(have_source, [false, false, true]);
+}
+
+#[test]
+#[cfg(feature = "ipv6")]
+fn a_group_of_one_host_is_heard_from_that_host_alone() {
+    let mut world = world();
+    let [inner, outer] =
+        ["ff01::77", "ff05::77"].map(|group| of_link(group.parse::<IpAddr>().expect("a group")));
+    let id = bind(&mut world.sides[1], None, false);
+    for wanted in [inner, outer] {
+        world.sides[1].join_group(wanted).expect("joins");
+    }
+    world.sides[1]
+        .udp_set_groups(id, &[inner, outer])
+        .expect("is there");
+    let source = Cidr::link_local(&MAC[0]).address;
+    for (to, heard) in [(outer, 1), (inner, 0)] {
+        let [high, low] = PORT.to_be_bytes();
+        let datagram = vec![0, 9, high, low, 0, 9, 0, 0, b'x'];
+        let datagram = packet(source, to.group, 17, 64, datagram, 6);
+        world.inject(1, &frame(1, &datagram));
+        assert_eq!(count(&mut world.sides[1], id), heard, "{to:?}");
+    }
+    assert_eq!(drops(&world, Drop::Source), 1);
+    let to = SocketAddr::new(inner.group, PORT);
+    world.sides[1].udp_send(id, to, b"x").expect("sends");
+    world.run(1_000);
+    assert_eq!(count(&mut world.sides[1], id), 1);
 }

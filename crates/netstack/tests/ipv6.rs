@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use common::wire::{frame, icmpv6, packet};
 use common::{Conditions, MAC, World, config, ip};
 use fordway_netstack::{
-    AddressState, Cidr, Drop, Event, Ipv6Options, Micros, TcpOptions, UdpOptions,
+    AddressState, Cidr, Drop, Event, Ipv6Options, Micros, Route, TcpOptions, UdpOptions,
 };
 
 const SECOND: Micros = 1_000_000;
@@ -226,6 +226,28 @@ fn where_only_given_addresses_pass_none_is_made() {
     let asked = messages(&world).into_iter().find(|m| m.0 == 135);
     let asked = asked.expect("asked for itself");
     assert_eq!(asked.3[8..24], near.octets());
+}
+
+#[test]
+fn a_network_that_a_router_tells_of_stands_behind_the_owner_s_routes_unless_it_is_longer() {
+    let gateway = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0x77);
+    let near = Ipv6Addr::from_bits(PREFIX.to_bits() | 0x77);
+    // How long the owner's prefix is, and whose Ethernet address is asked for then.
+    for (prefix_len, asked) in [(32, near), (64, gateway), (80, gateway)] {
+        let mut world = begun(without_questions());
+        let option = prefix(PREFIX, 0x80, 7200, 1800);
+        advertise(&mut world, ROUTER, &advertisement(1800, 0, &option));
+        world.sides[0].set_routes(&[Route {
+            destination: Cidr::new(PREFIX.into(), prefix_len),
+            gateway: gateway.into(),
+        }]);
+        world.sent.clear();
+        world.sides[0].ping(near.into(), 1, 1, &[]).expect("pings");
+        world.run(1_000);
+        let question = messages(&world).into_iter().find(|m| m.0 == 135);
+        let question = question.expect("a question");
+        assert_eq!(question.3[8..24], asked.octets(), "{prefix_len}");
+    }
 }
 
 /// A packet of IPv6 in two fragments, the first of `first` bytes behind the header.
@@ -579,6 +601,26 @@ fn groups_are_reported_when_joined_asked_for_and_left() {
     world.sides[0].set_addresses(&[]);
     world.run(SECOND);
     assert_eq!(records(&world), [(3, other)]);
+}
+
+#[test]
+fn whoever_asks_for_groups_is_answered_every_tenth_of_a_second_at_most() {
+    let mut world = begun(Ipv6Options {
+        asks_routers: false,
+        ..without_questions()
+    });
+    world.run(2 * SECOND);
+    world.sent.clear();
+    // For all, at once, a thousand times in a second.
+    let mut question = vec![130];
+    question.resize(28, 0);
+    let question = frame(0, &icmpv6(ROUTER, ALL_NODES, 1, &question));
+    for _ in 0..1000 {
+        world.inject(0, &question);
+        world.run(1_000);
+    }
+    let count = kinds(&world).iter().filter(|kind| **kind == 143).count();
+    assert!((9..=11).contains(&count), "{count}");
 }
 
 #[test]
