@@ -182,6 +182,8 @@ const PROGRAM_TESTS: &str = "fordway-test-programs";
 const CONFORMANCE: &str = "fordway-test-conformance";
 /// The crate that plays the test suites of others.
 const SUITES: &str = "fordway-test-suites";
+/// The crate that plays packets.
+const WIRE: &str = "fordway-test-wire";
 /// The crate of the storms.
 const STORM: &str = "fordway-test-storm";
 /// Preemptions that loom explores in each interleaving.
@@ -461,6 +463,10 @@ fn test(arguments: &[String]) -> Outcome {
         units.env(RUNNER, BOUNDED);
     }
     sum.step("units", units);
+    // Of its own: with the others of the workspace it has all features.
+    let wire = ["test", "-p", WIRE, "--no-default-features"];
+    let wire = cargo(&[&wire[..], &["--test", "unikernel"]].concat());
+    sum.step("the unikernel's stack beside Linux", wire);
     sum.step("models (loom)", loom());
     let mut programs = cargo(&["test", "-p", PROGRAM_TESTS, "--no-fail-fast", "--"]);
     programs.arg("--test-threads=1");

@@ -31,11 +31,13 @@ mod options;
 #[cfg(feature = "filter")]
 mod rules;
 mod serve;
+mod stack;
 mod xen;
 
 use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec;
+use alloc::vec::Vec;
 use core::cell::RefCell;
 use core::net::{IpAddr, Ipv4Addr};
 use dom0::Wish;
@@ -43,7 +45,7 @@ use fordway_executor::{Executor, Next};
 use fordway_netfront as netfront;
 use fordway_netfront::{Netfront, Wait};
 use fordway_netstack as netstack;
-use fordway_netstack::{Cidr, Keepalive, Limits, Offloads, Route, Stack, TcpOptions};
+use fordway_netstack::{Cidr, Offloads, Route, Stack};
 use fordway_profile::{Procedure, Profile};
 use fordway_xen_guest::entropy::Entropy;
 use fordway_xen_guest::lifecycle;
@@ -52,6 +54,7 @@ use guests::Guests;
 use net::Net;
 use options::Options;
 use serve::Serving;
+use stack::FRAME_BYTES_MAX;
 use xen::Xen;
 
 #[cfg(all(feature = "httpd", feature = "kv"))]
@@ -61,20 +64,10 @@ compile_error!("an image without an application: choose httpd or kv");
 
 pub static PROFILE: Profile = Profile::new(time::tsc);
 
-/// Connections and a few tasks of our own.
-const TASKS_PER_MEGABYTE: usize = 16;
-const TASKS_MIN: usize = 48;
-const TASKS_MAX: usize = 10_016;
 /// How long the backend is waited for before the console says so.
 const LINK_PATIENCE_NS: u64 = 5_000_000_000;
 
-/// Silence after which a client is asked whether it is there; as Redis' tcp-keepalive.
-const KEEPALIVE_US: u64 = 300_000_000;
-
-/// The largest frame that a backend takes, with its Ethernet header: lengths have 16 bits.
-const FRAME_BYTES_MAX: usize = 65_535;
-/// The largest TCP segment in it, behind headers of Ethernet, IPv4 and TCP.
-const SEGMENT_BYTES_MAX: usize = FRAME_BYTES_MAX - 14 - 20 - 20;
+const IS_KV: bool = cfg!(feature = "kv");
 
 fordway_xen_guest::image!(main);
 
@@ -107,8 +100,11 @@ fn main(domain: Domain) -> ! {
     let mut xen = Xen::new(domain);
     dom0::start(&mut xen);
     let guests = Guests::new(&mut xen, entropy.next_u64());
-    let is_small = memory_bytes < 32 << 20;
-    let pages = if is_small { 128 } else { 256 };
+    let pages = if stack::is_small(memory_bytes) {
+        128
+    } else {
+        256
+    };
     let config = netfront::Config {
         switches: options.switches,
         queues_max: options.queues,
@@ -124,20 +120,13 @@ fn main(domain: Domain) -> ! {
 
     let mut config = netstack::Config::new(mac, entropy.next_u64());
     config.link.offloads = offloads(&device);
-    let tasks = (memory_bytes >> 20) * TASKS_PER_MEGABYTE;
-    let tasks = tasks.clamp(TASKS_MIN, TASKS_MAX);
-    // The key-value server's values take three eighths of all, its clients' buffers a twelfth, or
-    // an eighth while they grow; see there for what else is bounded.
+    let tasks = stack::tasks(memory_bytes);
     let free_bytes = memory::with(|m| m.free_pages()) << 12;
-    config.limits = Limits {
-        flows_max: tasks,
-        tcp_buffer_bytes_max: free_bytes / if cfg!(feature = "kv") { 4 } else { 2 },
-        ..Limits::for_memory(free_bytes)
-    };
+    config.limits = stack::limits(tasks, free_bytes, IS_KV);
     let mut stack = Stack::new(config);
-    if let Some(own) = options.address {
-        let loopback = Cidr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8);
-        stack.set_addresses(&[own, loopback]);
+    let addresses: Vec<Cidr> = stack::addresses(options.address).collect();
+    stack.set_addresses(&addresses);
+    if options.address.is_some() {
         if let Some(gateway) = options.gateway {
             let everywhere = Cidr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
             stack.set_routes(&[Route {
@@ -146,7 +135,6 @@ fn main(domain: Domain) -> ! {
             }]);
         }
     } else {
-        stack.set_addresses(&[Cidr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8)]);
         stack.dhcp_start(xen.now_ns() / 1000);
     }
     if let Some(server) = options.name_server {
@@ -197,16 +185,8 @@ fn main(domain: Domain) -> ! {
         timers: executor.timers(),
     };
     let port = options.port.unwrap_or(default_port);
-    let tcp = TcpOptions {
-        receive_bytes: options.receive_bytes,
-        send_bytes: options.send_bytes,
-        is_nagle: false,
-        congestion: options.congestion,
-        // Clients of the key-value server may be silent for as long as they like, and nobody else
-        // would notice that one is gone for good.
-        keepalive: cfg!(feature = "kv").then_some(Keepalive::each(KEEPALIVE_US)),
-        ..TcpOptions::default()
-    };
+    let buffers = (options.send_bytes, options.receive_bytes);
+    let tcp = stack::tcp_options(buffers, options.congestion, IS_KV);
     let listening = serve::listen(serving.clone(), port, tcp);
     let spawned = executor.spawn(async move {
         if let Err(error) = listening.await {

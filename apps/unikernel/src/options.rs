@@ -14,7 +14,7 @@
 //! | `congestion=cubic` | from the first segment on, also towards neighbors |
 //! | `send=KB`, `receive=KB` | buffers of one connection |
 
-use crate::SEGMENT_BYTES_MAX;
+use crate::stack;
 use core::net::{IpAddr, Ipv4Addr};
 use fordway_netfront::Switches;
 use fordway_netstack::{Cidr, Congestion};
@@ -33,10 +33,6 @@ pub struct Options {
     pub send_bytes: usize,
     pub receive_bytes: usize,
 }
-
-/// The send buffer holds this many of the largest segments: a segment ends where the buffer
-/// does, so each time around it an odd rest would be one of its own.
-const SEND_SEGMENTS: usize = 4;
 
 /// A word that cannot be understood.
 pub struct Unclear(pub &'static str);
@@ -72,7 +68,7 @@ impl Options {
                 .map(|kb| kb * 1024)
                 .map_err(|_| Unclear(text)),
         };
-        let is_small = memory_bytes < 32 << 20;
+        let (send_bytes, receive_bytes) = stack::buffers(memory_bytes);
         Ok(Options {
             address: line
                 .value("ip")
@@ -86,20 +82,13 @@ impl Options {
             switches,
             queues: parsed(line, "queues")?.unwrap_or(1),
             congestion: match line.value("congestion") {
-                None => Congestion::UntilLoss,
+                None => stack::CONGESTION,
                 Some("cubic") => Congestion::Cubic,
                 Some("none") => Congestion::None,
                 Some(text) => return Err(Unclear(text)),
             },
-            send_bytes: kilobytes(
-                "send",
-                if is_small {
-                    32 << 10
-                } else {
-                    SEND_SEGMENTS * SEGMENT_BYTES_MAX
-                },
-            )?,
-            receive_bytes: kilobytes("receive", if is_small { 8 << 10 } else { 32 << 10 })?,
+            send_bytes: kilobytes("send", send_bytes)?,
+            receive_bytes: kilobytes("receive", receive_bytes)?,
         })
     }
 }

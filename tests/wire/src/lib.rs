@@ -5,6 +5,8 @@
 //!             script ──► player ──┬── Stack: the network stack, in a time that jumps
 //!                                 └── Linux: a kernel's own sockets behind a tap device in a namespace
 //! ```
+//! The stack is set up as its crate does by itself, or as the unikernel does it ([`Setup`]).
+//!
 //! One script is played against both. Linux is the judge of the script: where it differs, the
 //! script is wrong. Where the stack differs, the stack is, unless `known.txt` has a reason; a
 //! line there that is no longer needed fails too.
@@ -54,17 +56,17 @@ mod stack;
 
 pub use linux::Linux;
 pub use player::play;
-pub use script::Script;
-pub use stack::StackSide;
+pub use script::{Script, scripts};
+pub use stack::{Setup, StackSide};
 
 use std::net::IpAddr;
 
 /// Ethernet addresses: ours, the peer's.
-pub(crate) const OWN_MAC: [u8; 6] = [2, 0xf0, 0, 0, 0, 0x57];
+pub const OWN_MAC: [u8; 6] = [2, 0xf0, 0, 0, 0, 0x57];
 pub(crate) const PEER_MAC: [u8; 6] = [2, 0xf0, 0, 0, 0, 0x58];
 
 /// Addresses of the side that is tried, and of the peer that the script plays.
-pub(crate) fn address(is_ipv6: bool, is_own: bool) -> IpAddr {
+pub fn address(is_ipv6: bool, is_own: bool) -> IpAddr {
     let host = if is_own { 1 } else { 2 };
     if is_ipv6 {
         IpAddr::from([0xfd88u16, 0, 0, 0, 0, 0, 0, host])

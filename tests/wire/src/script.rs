@@ -1,5 +1,7 @@
 //! A script's text as lines: when, which way, what.
 
+use std::path::Path;
+
 use anyhow::{Context, Result, bail};
 
 use crate::call::Call;
@@ -97,6 +99,25 @@ fn setting(words: &[String]) -> Result<(String, String)> {
     let joined = words.join(" ");
     let (name, value) = joined.split_once('=').context("NAME=VALUE is missing")?;
     Ok((name.to_owned(), value.to_owned()))
+}
+
+/// All of them, or those whose names have `FORDWAY_WIRE` in them.
+pub fn scripts() -> Vec<Script> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts");
+    let entries = std::fs::read_dir(&directory).expect("the scripts are there");
+    let mut files: Vec<_> = entries
+        .map(|entry| entry.expect("an entry").path())
+        .collect();
+    files.sort();
+    let wanted = std::env::var("FORDWAY_WIRE").unwrap_or_default();
+    let scripts = files.iter().map(|file| {
+        let name = file.file_stem().unwrap_or_default().to_string_lossy();
+        let text = std::fs::read_to_string(file).expect("a script");
+        Script::parse(&name, &text).unwrap_or_else(|error| panic!("{error:#}"))
+    });
+    scripts
+        .filter(|script| script.name.contains(&wanted))
+        .collect()
 }
 
 impl Script {

@@ -1,7 +1,7 @@
 //! The network stack as a side: its clock jumps from one event to the next.
 
 use std::collections::{HashMap, VecDeque};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Context, Result, bail};
 use fordway_netstack::{
@@ -22,6 +22,15 @@ enum Socket {
     Udp(UdpId),
 }
 
+/// What a stack is made of, and its sockets.
+pub struct Setup {
+    pub config: Config,
+    pub tcp: TcpOptions,
+    pub addresses: Vec<Cidr>,
+    /// Where sockets listen, and are bound; `None`: at all addresses.
+    pub bound: Option<IpAddr>,
+}
+
 pub struct StackSide {
     stack: Stack,
     now: u64,
@@ -30,6 +39,7 @@ pub struct StackSide {
     tcp: TcpOptions,
     udp: UdpOptions,
     is_ipv6: bool,
+    bound: Option<IpAddr>,
     buffer: Vec<u8>,
 }
 
@@ -68,9 +78,25 @@ fn state(state: TcpState) -> &'static str {
     }
 }
 
+impl Setup {
+    /// As the crate does by itself.
+    pub fn usual(is_ipv6: bool) -> Setup {
+        Setup {
+            config: Config::new(OWN_MAC, 0x0dd_ba11),
+            tcp: TcpOptions::default(),
+            addresses: vec![
+                Cidr::new(address(false, true), 24),
+                Cidr::new(address(true, true), 64),
+                Cidr::link_local(&OWN_MAC),
+            ],
+            bound: Some(address(is_ipv6, true)),
+        }
+    }
+}
+
 impl StackSide {
-    pub fn new(script: &Script) -> Result<StackSide> {
-        let mut config = Config::new(OWN_MAC, 0x0dd_ba11);
+    pub fn new(script: &Script, setup: Setup) -> Result<StackSide> {
+        let (mut config, mut tcp) = (setup.config, setup.tcp);
         for (name, value) in &script.stack {
             let value: usize = value.parse().with_context(|| format!("{name}={value}"))?;
             match name.as_str() {
@@ -79,7 +105,7 @@ impl StackSide {
                 _ => bail!("the stack has no {name}"),
             }
         }
-        let (mut tcp, mut udp) = (TcpOptions::default(), UdpOptions::default());
+        let mut udp = UdpOptions::default();
         for (name, value) in &script.options {
             let value: usize = value.parse().with_context(|| format!("{name}={value}"))?;
             match name.as_str() {
@@ -105,11 +131,7 @@ impl StackSide {
             }
         }
         let mut stack = Stack::new(config);
-        stack.set_addresses(&[
-            Cidr::new(address(false, true), 24),
-            Cidr::new(address(true, true), 64),
-            Cidr::link_local(&OWN_MAC),
-        ]);
+        stack.set_addresses(&setup.addresses);
         Ok(StackSide {
             stack,
             now: 1_000_000,
@@ -118,6 +140,7 @@ impl StackSide {
             tcp,
             udp,
             is_ipv6: script.is_ipv6,
+            bound: setup.bound,
             buffer: vec![0; 70_000],
         })
     }
@@ -150,14 +173,13 @@ impl StackSide {
     }
 
     fn tried(&mut self, call: &Call) -> Result<Answer, Error> {
-        let own = address(self.is_ipv6, true);
         let peer = |port: u16| SocketAddr::new(address(self.is_ipv6, false), port);
         let stack = &mut self.stack;
         let find = |name: &String| self.sockets.get(name).copied().ok_or(Error::NoSuch);
         let mut made = None;
         let answer = match call {
             Call::Listen(name, port, backlog) => {
-                let id = stack.tcp_listen(Some(own), *port, *backlog as usize, self.tcp)?;
+                let id = stack.tcp_listen(self.bound, *port, *backlog as usize, self.tcp)?;
                 made = Some((name, Socket::Listener(id)));
                 Answer::Done
             }
@@ -174,7 +196,7 @@ impl StackSide {
                 Answer::Done
             }
             Call::Udp(name, port) => {
-                let id = stack.udp_bind_with(Some(own), *port, self.udp)?;
+                let id = stack.udp_bind_with(self.bound, *port, self.udp)?;
                 made = Some((name, Socket::Udp(id)));
                 Answer::Done
             }

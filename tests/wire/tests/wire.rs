@@ -1,27 +1,6 @@
 //! All scripts, against the stack and against Linux.
 
-use std::path::Path;
-
-use fordway_test_wire::{Linux, Script, StackSide, play};
-
-fn scripts() -> Vec<Script> {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts");
-    let entries = std::fs::read_dir(&directory).expect("the scripts are there");
-    let mut files: Vec<_> = entries
-        .map(|entry| entry.expect("an entry").path())
-        .collect();
-    files.sort();
-    // One script or some, by a part of their names.
-    let wanted = std::env::var("FORDWAY_WIRE").unwrap_or_default();
-    let scripts = files.iter().map(|file| {
-        let name = file.file_stem().unwrap_or_default().to_string_lossy();
-        let text = std::fs::read_to_string(file).expect("a script");
-        Script::parse(&name, &text).unwrap_or_else(|error| panic!("{error:#}"))
-    });
-    scripts
-        .filter(|script| script.name.contains(&wanted))
-        .collect()
-}
+use fordway_test_wire::{Linux, Setup, StackSide, play, scripts};
 
 /// Scripts of which the stack is known to differ, each with its reason.
 fn known() -> Vec<(String, String)> {
@@ -49,7 +28,7 @@ fn the_stack_does_what_the_scripts_say() {
     let (scripts, known) = (scripts(), known());
     let mut failures = Vec::new();
     for script in &scripts {
-        let mut side = StackSide::new(script).expect("the stack");
+        let mut side = StackSide::new(script, Setup::usual(script.is_ipv6)).expect("the stack");
         let played = play(script, &mut side);
         let reason = known.iter().find(|(name, _)| *name == script.name);
         match (played, reason) {
