@@ -4,6 +4,8 @@
 mod common;
 
 use common::{Bed, Stack};
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
 
 /// Lines of `cases.py` that differ from Linux's, and why.
 const DIFFERENCES: &[(&str, &str)] = &[];
@@ -80,4 +82,36 @@ for f, k in ((2, 1), (2, 2), (10, 1), (10, 2)):
         );
         assert!(bed.stack_lives());
     }
+}
+
+/// A child opens a control connection of its own, and finds no stack there: an urgent byte would be an ordinary one then.
+#[test]
+fn an_urgent_byte_of_which_the_stack_cannot_be_told_is_not_sent() {
+    const FAR: &str = "import socket
+listener = socket.create_server(('10.70.0.1', 7141))
+print('ready', flush=True)
+with listener.accept()[0].makefile('rb') as all_: print(all_.read())";
+    const NEAR: &str = "import errno, os, socket
+sock = socket.create_connection(('10.70.0.1', 7141))
+if not os.fork():
+    path = os.environ['FORDWAY_STACK']
+    os.rename(path, path + '.away')
+    try: print(sock.send(b'!', socket.MSG_OOB), flush=True)
+    except OSError as error: print(errno.errorcode[error.errno], flush=True)
+    sock.sendall(b'ordinary')
+    os._exit(0)
+os.wait()";
+    let Some(mut bed) = Bed::start(Stack::Own) else {
+        return;
+    };
+    let mut far = bed.far(&["timeout", "60", "python3", "-c", FAR]);
+    let mut far = far.stdout(Stdio::piped()).spawn().expect("python3");
+    let mut lines = BufReader::new(far.stdout.take().expect("its output")).lines();
+    let mut line = || lines.next().expect("a line").expect("text");
+    assert_eq!(line(), "ready");
+    let near = bed.near(&["timeout", "60", "python3", "-c", NEAR]);
+    assert_eq!(common::said(near), "ENETDOWN\n");
+    assert_eq!(line(), "b'ordinary'");
+    assert!(far.wait().is_ok_and(|status| status.success()));
+    assert!(bed.stack_lives());
 }

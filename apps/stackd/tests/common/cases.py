@@ -658,6 +658,15 @@ def datagrams_beside():
     yield bytes_, [(level, kind, data[4:]) for level, kind, data in beside], flags, name[0]
     info = struct.pack("I4s4s", 0, socket.inet_aton(OWN), bytes(4))
     yield sock.sendmsg([b"back"], [(0, 8, info)], 0, name), far("u.recvfrom(9)")
+    # Of interfaces, lo alone has the same number here and there.
+    is_lo = lambda sock, at: [struct.unpack_from("I", data, at)[0] == 1 for _, _, data in sock.recvmsg(99, 99)[1]]
+    far(f"u.sendto(b'x', ('{OWN}', 7073))")
+    yield is_lo(sock, 0), udp().sendto(b"x", ("127.0.0.1", 7073)), is_lo(sock, 0)
+    sock = udp(socket.AF_INET6)
+    sock.setsockopt(socket.IPPROTO_IPV6, 49, 1)
+    sock.bind(("::", 7088))
+    far(f"u.sendto(b'x', ('{OWN}', 7088))")
+    yield is_lo(sock, 16), [(udp(socket.AF_INET6).sendto(b"x", (to, 7088)), is_lo(sock, 16)) for to in ("::1", "::ffff:127.0.0.1")]
 
 
 @case
