@@ -70,11 +70,62 @@ looks() {
 # are_fast COUNT: so many ends here are on rings.
 are_fast() { [ "$(fordway ss --json | grep -c '"path": "fast"')" = "$1" ]; }
 
+# is_fast COUNT: so many at least.
+is_fast() { [ "$(fordway ss --json | grep -c '"path": "fast"')" -ge "$1" ]; }
+
+# fast_of PID: how many ends of the process are on rings; has_fast PID COUNT: so many at least.
+fast_of() { fordway ss --json | awk -v pid="$1," '/"path":/ { fast = /fast/ } /"pid":/ { count += fast && $2 == pid } END { print count + 0 }'; }
+has_fast() { [ "$(fast_of "$1")" -ge "$2" ]; }
+
 # look WORD: both guests look at their connections.
 look() {
     shown "$1"
     redis-cli -h $server -p 6380 lpush look "$1" >/dev/null
     [ "$(redis-cli -h $server -p 6380 blpop seen 60 | tail -n 1)" = "$1" ] || fail "the server does not look at $1"
+}
+
+lives() { grep -q '^State:[^Z]*$' "/proc/$1/status" 2>/dev/null; }
+
+# serve_both [OPTION...]: redis with the library (port 6379, process $redis) and without (6380).
+serve_both() {
+    local options='--bind 0.0.0.0 --protected-mode no --appendonly no --dir /tmp'
+    fordway run --here -- redis-server --port 6379 --save '' $options "$@" >/tmp/redis.log &
+    redis-server --port 6380 --save '' $options >/tmp/plain.log &
+    until_so 30 redis-cli -p 6379 ping
+    until_so 30 redis-cli -p 6380 ping
+    redis=$(redis-cli -p 6379 info server | tr -d '\r' | sed -n 's/^process_id://p')
+}
+
+# begin_stream: one connection, which stays, and by `bytes` values each time, and what they are then.
+begin_stream() {
+    [ -z "$stream" ] || { kill "$stream"; wait "$stream"; }
+    rm -f /tmp/ask
+    mkfifo /tmp/ask
+    : >/tmp/answers
+    : >/tmp/wanted
+    # Both are emptied.
+    fordway run --here -- redis-cli -h $server </tmp/ask >>/tmp/answers &
+    stream=$!
+    exec 3>/tmp/ask
+    turn=0 carried=0
+}
+bytes() {
+    local value left=100
+    turn=$((turn + 1))
+    for _ in 1 2 3; do
+        value=$(head -c 12000 /dev/urandom | base64 -w 0)
+        printf 'set key%d %s\nget key%d\n' $turn "$value" $turn >&3
+        printf 'OK\n%s\n' "$value" >>/tmp/wanted
+    done
+    until cmp -s /tmp/wanted /tmp/answers; do
+        left=$((left - 1))
+        [ $left -gt 0 ] || { echo "the stream has stopped, or is wrong: $(wc -c </tmp/answers) of $(wc -c </tmp/wanted) bytes, after $carried"; return 1; }
+        sleep 0.1
+    done
+    carried=$((carried + $(wc -c </tmp/answers)))
+    : >/tmp/answers
+    : >/tmp/wanted
+    echo "right: $carried bytes"
 }
 
 # figures PATH PORT CONNECTIONS REQUESTS [COMMAND...]: of the redis at $at, or at the server.

@@ -137,6 +137,7 @@ cases! {
     "linux-servers", [Linux], long, 120, 40, "nginx and redis-server in the Linux guest";
     "guests", [Linux, Pair], long, 90, 60, "two Linux guests carry messages over granted pages; wrong grants, deaths, the limit";
     "guests-programs", [Linux, Fordway], short, 300, 80, "redis, its benchmark and its client in two Linux guests, each with a broker";
+    "guests-programs-early", [Linux, Fordway], long, 300, 100, "the same with offers at the first call, and a redis that forks seven times beside clients";
     "guests-namespaces", [Linux, Fordway], long, 300, 100, "redis in a namespace of a guest, clients in the other one and in a namespace of its";
     "guests-others", [Linux, Fordway], long, 300, 100, "nginx with ab, and iperf3, in two Linux guests";
     "guests-four", [Linux, Fordway], long, 300, 120, "two pairs of Linux guests at once, and a server with three clients";

@@ -21,6 +21,10 @@ const CASES: &[(&str, &str)] = &[
         include_str!("../programs/guests-programs.sh"),
     ),
     (
+        "guests-programs-early",
+        include_str!("../programs/guests-programs-early.sh"),
+    ),
+    (
         "guests-namespaces",
         include_str!("../programs/guests-namespaces.sh"),
     ),
