@@ -358,8 +358,22 @@ static void jump_cold_b(int fd) {
     if (recv(fd, &byte, 1, 0) != 1) die("receive");
     step();
 }
+// The first CPU that it may use, or the second, if there is one: who has its peer on its own does not spin.
+static void stay_on(int number) {
+    cpu_set_t set, one;
+    if (sched_getaffinity(0, sizeof set, &set)) die("sched_getaffinity");
+    CPU_ZERO(&one);
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+        if (CPU_ISSET(cpu, &set) && number-- >= 0) {
+            CPU_ZERO(&one);
+            CPU_SET(cpu, &one);
+        }
+    if (sched_setaffinity(0, sizeof one, &one)) die("sched_setaffinity");
+}
 // Out of a receive at any moment, also while it spins: a connection that is closed then has ended.
 static void jump_early_a(int fd) {
+    stay_on(0);
+    warm(fd, 0);
     handle(SIGALRM, 0, jumping_handler);
     for (volatile int i = 0; i < 400; i++) {
         char byte;
@@ -376,6 +390,8 @@ static void jump_early_a(int fd) {
 }
 static void jump_early_b(int fd) {
     char byte;
+    stay_on(1);
+    warm(fd, 1);
     hear();
     say("received %d", (int)recv(fd, &byte, 1, 0));
     step();
