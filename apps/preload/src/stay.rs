@@ -42,10 +42,11 @@ impl<'a> Stay<'a> {
     }
 }
 
-/// Sleeps by `body` in a call that has a [`Stay`] on the connection. That is given back if the thread never returns from the sleep.
-pub fn asleep<R>(conn: &Conn, body: impl FnOnce() -> R) -> R {
+/// Sleeps by `body` in a call that has a [`Stay`] on the connection. That is given back if the thread never returns from the sleep. `shield`: since before
+/// the stay.
+pub fn asleep<R>(conn: &Conn, shield: Shield, body: impl FnOnce() -> R) -> R {
     let place = core::ptr::from_ref(conn).cast_mut().cast();
-    thread::guarded(Shield::new(), abandon, place, body).0
+    thread::guarded(shield, abandon, place, body).0
 }
 
 extern "C" fn abandon(conn: *mut c_void) {

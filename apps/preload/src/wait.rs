@@ -637,13 +637,14 @@ extern "C" fn abandon(taken: *mut c_void) {
 /// Sleeps (after a spin) until `conn` is worth another try, for blocking calls.
 /// `Err(EAGAIN)`: the deadline has passed. `Err(EINTR)`: a signal was handled that ends
 /// the call, which has moved bytes already if it is `partial`. The caller has a
-/// [`stay::Stay`]; the descriptor may be another one afterwards.
+/// [`stay::Stay`], and `shield` since before that; the descriptor may be another one afterwards.
 pub fn for_conn(
     conn: &Conn,
     fd: i32,
     want: Want,
     deadline: Deadline,
     (call, partial): (Call, bool),
+    shield: Shield,
 ) -> sys::Result<()> {
     let end = conn.at(fd);
     let ready = || is_ready(&end, want);
@@ -658,7 +659,6 @@ pub fn for_conn(
         ..spin::Peer::of(conn)
     };
     // A handler that comes while it spins runs in the sleep, from where it may jump: what the call has taken is given back there.
-    let shield = Shield::new();
     let has_deferred = || thread::current().has_deferred();
     let spun = conn.peer_is_there() && spin::spin_for(Some(peer()), look).is_some();
     if spun && !has_deferred() {

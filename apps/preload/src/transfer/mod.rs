@@ -131,6 +131,7 @@ impl<'a> Caller<'a> {
     /// Sleeps until the connection is worth another try, and as long as `goes_on` says so.
     fn sleep(
         &mut self,
+        shield: Shield,
         want: Want,
         done: usize,
         goes_on: impl Fn(&At<'_>) -> bool,
@@ -138,8 +139,11 @@ impl<'a> Caller<'a> {
         let until = self.until(want);
         self.stay.begin(self.conn);
         let end = self.end();
+        let mut shield = Some(shield);
         while end.is_same() {
-            wait::for_conn(self.conn, self.fd, want, until, (self.handled, done != 0))?;
+            let shield = shield.take().unwrap_or_else(Shield::new);
+            let call = (self.handled, done != 0);
+            wait::for_conn(self.conn, self.fd, want, until, call, shield)?;
             if !goes_on(&end) {
                 self.fd = self.stay.descriptor(self.fd);
                 break;

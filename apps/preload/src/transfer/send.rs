@@ -4,6 +4,7 @@ use super::{Begun, Buffers, Caller, Unaware, by_libc, copier, distance, message,
 use crate::lock::{Guard, lock_word, rank};
 use crate::state::Conn;
 use crate::sys::{self, sys};
+use crate::thread::Shield;
 use crate::wait;
 use crate::{epoll, faults, late, real};
 use core::sync::atomic::{Ordering, fence};
@@ -105,7 +106,8 @@ impl<'a> Transfer for Sending<'a> {
     fn sleep(&mut self, done: usize) -> sys::Result<()> {
         // Others may go on while this one sleeps, as on Linux.
         self.turn = None;
-        self.caller.sleep(Want::Room, done, |_| false)
+        self.caller
+            .sleep(Shield::new(), Want::Room, done, |_| false)
     }
 
     fn ends_in_vain(&self) {
@@ -371,7 +373,8 @@ impl<'a> Transfer for Filing<'a> {
     }
 
     fn sleep(&mut self, done: usize) -> sys::Result<()> {
-        self.caller.sleep(Want::Room, done, |_| false)
+        self.caller
+            .sleep(Shield::new(), Want::Room, done, |_| false)
     }
 
     fn ends_in_vain(&self) {
@@ -478,7 +481,6 @@ fn file_by_kernel(fd: i32, file: i32, offset: *mut i64, wanted: usize) -> sys::R
 mod tests {
     use super::*;
     use crate::testing::{Channel, Silent, tables};
-    use crate::thread::Shield;
 
     #[test]
     fn who_went_to_sleep_before_room_was_wished_for_is_told_of_what_is_there() {
