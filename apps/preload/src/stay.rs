@@ -7,59 +7,76 @@
 //! hidden descriptor ([`keep`]); the last one to leave closes it.
 
 use crate::state::{Conn, kind, phase};
-use crate::thread::Shield;
-use crate::{broker, fork, hidden, state, thread, upgrade};
+use crate::thread::{Guard, Shield};
+use crate::{broker, fork, hidden, state, upgrade};
 use core::ffi::c_void;
+use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
 
 /// Bit of `Conn::sleepers`: the program has no descriptor of it any more.
 const LEFT: u32 = 1 << 31;
 
-/// A thread that may sleep on the connection, for as long as it lives.
-pub struct Stay<'a>(Option<&'a Conn>);
+/// A thread that may sleep on the connection, for as long as it lives: until the call's end, or until
+/// a handler jumps out of the call or the thread is cancelled, wherever in the call that is.
+pub struct Stay<'a> {
+    conn: Option<&'a Conn>,
+    /// Set while there is a connection.
+    guard: MaybeUninit<Guard>,
+}
 
 impl<'a> Stay<'a> {
     /// Not yet.
     pub fn none() -> Self {
-        Self(None)
+        Self {
+            conn: None,
+            guard: MaybeUninit::uninit(),
+        }
     }
 
     /// What the socket is to be called by, which was `fd` when the call began: that number may have
     /// been closed in a sleep, and be another socket's.
     pub fn descriptor(&self, fd: i32) -> i32 {
-        match self.0 {
+        match self.conn {
             Some(conn) if is_left(conn) || !is_its(conn, fd) => conn.fd.load(Ordering::Acquire),
             _ => fd,
         }
     }
 
     /// From now on, however often it is said.
-    pub fn begin(&mut self, conn: &'a Conn) {
-        if self.0.is_none() {
+    ///
+    /// # Safety
+    /// It stays where it is from now on. What else of the thread is guarded later is over before it.
+    pub unsafe fn begin(&mut self, conn: &'a Conn) {
+        if self.conn.is_none() {
+            let _shield = Shield::new();
             enter(conn);
-            self.0 = Some(conn);
+            self.conn = Some(conn);
+            let place = core::ptr::from_ref(conn).cast_mut().cast();
+            // SAFETY: by the caller's word; `end` takes it off.
+            unsafe { self.guard.write(Guard::new()).push(abandon, place) };
         }
     }
-}
 
-/// Sleeps by `body` in a call that has a [`Stay`] on the connection. That is given back if the thread never returns from the sleep. `shield`: since before
-/// the stay.
-pub fn asleep<R>(conn: &Conn, shield: Shield, body: impl FnOnce() -> R) -> R {
-    let place = core::ptr::from_ref(conn).cast_mut().cast();
-    thread::guarded(shield, abandon, place, body).0
+    #[cold]
+    fn end(&mut self, conn: &Conn) {
+        let _shield = Shield::new();
+        // SAFETY: set by `begin`.
+        unsafe { self.guard.assume_init_mut().pop() };
+        leave(conn);
+    }
 }
 
 extern "C" fn abandon(conn: *mut c_void) {
     let _shield = Shield::new();
-    // SAFETY: of `asleep`: an entry of the table, which stays.
+    // SAFETY: of `Stay::begin`: an entry of the table, which stays.
     leave(unsafe { &*conn.cast::<Conn>() });
 }
 
 impl Drop for Stay<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        if let Some(conn) = self.0 {
-            leave(conn);
+        if let Some(conn) = self.conn {
+            self.end(conn);
         }
     }
 }

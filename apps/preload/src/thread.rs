@@ -11,8 +11,8 @@
 //!
 //! # Never coming back
 //! A thread that sleeps may be cancelled, and a handler may jump out of a sleep
-//! (siglongjmp). What such a sleep had taken is given back by a routine that libc calls
-//! in both cases ([`guarded`]). musl does so for a cancelled thread only; with it, the library
+//! (siglongjmp). What such a sleep or call had taken is given back by a routine that libc calls
+//! in both cases ([`Guard`]). musl does so for a cancelled thread only; with it, the library
 //! stands in front of the jumps as well ([`before_jump`]). A thread that may be cancelled at any instruction
 //! (PTHREAD_CANCEL_ASYNCHRONOUS) may not while it holds something.
 
@@ -192,12 +192,53 @@ struct CleanupBuffer {
     previous: *mut c_void,
 }
 
-/// A frame that sleeps.
+/// What is called if the thread never comes back to the frame that has it.
 #[repr(C)]
-struct Guard {
+pub struct Guard {
     buffer: CleanupBuffer,
     /// The next one around it.
     outer: *mut Guard,
+}
+
+impl Guard {
+    /// Of nothing yet.
+    pub const fn new() -> Self {
+        Self {
+            buffer: CleanupBuffer {
+                routine: 0,
+                argument: core::ptr::null_mut(),
+                cancel_type: 0,
+                previous: core::ptr::null_mut(),
+            },
+            outer: core::ptr::null_mut(),
+        }
+    }
+
+    /// If the thread leaves the frame for good from now on, `routine` gives back what it had taken. Under a shield.
+    ///
+    /// # Safety
+    /// The guard stays where it is until [`Guard::pop`], in the same thread; of several, the last one goes first.
+    pub unsafe fn push(&mut self, routine: extern "C" fn(*mut c_void), argument: *mut c_void) {
+        let guards = &current().guards;
+        self.outer = guards.load(Ordering::Relaxed);
+        let place: *mut Self = self;
+        // SAFETY: the buffer outlives its use, by the caller's word.
+        unsafe { real::_pthread_cleanup_push(place.cast(), routine, argument) };
+        if libcs::is_musl() {
+            guards.store(place, Ordering::Relaxed);
+        }
+    }
+
+    /// The opposite. Under a shield.
+    ///
+    /// # Safety
+    /// As of [`Guard::push`].
+    pub unsafe fn pop(&mut self) {
+        let place: *mut Self = self;
+        // SAFETY: by the caller's word.
+        unsafe { real::_pthread_cleanup_pop(place.cast(), 0) };
+        current().guards.store(self.outer, Ordering::Relaxed);
+    }
 }
 
 /// Sleeps by `body`, without the shield that the caller holds; if the thread does not
@@ -208,29 +249,14 @@ pub fn guarded<R>(
     argument: *mut c_void,
     body: impl FnOnce() -> R,
 ) -> (R, Shield) {
-    let guards = &current().guards;
-    let mut guard = Guard {
-        buffer: CleanupBuffer {
-            routine: 0,
-            argument: core::ptr::null_mut(),
-            cancel_type: 0,
-            previous: core::ptr::null_mut(),
-        },
-        outer: guards.load(Ordering::Relaxed),
-    };
-    let outer = guard.outer;
-    let place = (&raw mut guard).cast();
-    // SAFETY: the buffer outlives its use, because every way out of this frame takes it off the list.
-    unsafe { real::_pthread_cleanup_push(place, routine, argument) };
-    if libcs::is_musl() {
-        guards.store(&raw mut guard, Ordering::Relaxed);
-    }
+    let mut guard = Guard::new();
+    // SAFETY: every way out of this frame takes it off the list.
+    unsafe { guard.push(routine, argument) };
     drop(shield);
     let result = body();
     let shield = Shield::new();
     // SAFETY: as above.
-    unsafe { real::_pthread_cleanup_pop(place, 0) };
-    guards.store(outer, Ordering::Relaxed);
+    unsafe { guard.pop() };
     (result, shield)
 }
 

@@ -630,22 +630,20 @@ extern "C" fn abandon(taken: *mut c_void) {
     // SAFETY: of `for_conn`, whose frame is still there.
     let taken = unsafe { &*taken.cast::<Taken<'_>>() };
     taken.give_back();
-    // The call's own stay.
-    stay::leave(taken.conn);
 }
 
 /// Sleeps (after a spin) until `conn` is worth another try, for blocking calls.
 /// `Err(EAGAIN)`: the deadline has passed. `Err(EINTR)`: a signal was handled that ends
 /// the call, which has moved bytes already if it is `partial`. The caller has a
-/// [`stay::Stay`], and `shield` since before that; the descriptor may be another one afterwards.
+/// [`stay::Stay`]; the descriptor may be another one afterwards.
 pub fn for_conn(
     conn: &Conn,
     fd: i32,
     want: Want,
     deadline: Deadline,
     (call, partial): (Call, bool),
-    shield: Shield,
 ) -> sys::Result<()> {
+    let shield = Shield::new();
     let end = conn.at(fd);
     let ready = || is_ready(&end, want);
     beat();

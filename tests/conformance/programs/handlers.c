@@ -396,6 +396,35 @@ static void jump_early_b(int fd) {
     say("received %d", (int)recv(fd, &byte, 1, 0));
     step();
 }
+// Out of a call that moves many bytes, which has slept and goes on: also then a connection that is closed has ended.
+static void jump_within(int fd, int sends) {
+    static char bytes[MB];
+    handle(SIGALRM, 0, jumping_handler);
+    for (volatile int i = 0; i < 400; i++) {
+        if (sigsetjmp(jump, 1)) continue;
+        struct itimerval soon = {.it_value.tv_usec = 1 + i * 7 % 500};
+        setitimer(ITIMER_REAL, &soon, NULL);
+        while ((sends ? send(fd, bytes, MB, 0) : recv(fd, bytes, MB, MSG_WAITALL)) > 0) continue;
+        die("not jumped");
+    }
+    say("jumped %d", (int)seen);
+    close(fd);
+    step();
+}
+static void jump_within_recv_a(int fd) { jump_within(fd, 0); }
+static void jump_within_send_a(int fd) { jump_within(fd, 1); }
+static void jump_within_recv_b(int fd) {
+    static char bytes[20000];
+    while (send(fd, bytes, sizeof bytes, MSG_NOSIGNAL) > 0) continue;
+    say("ended");
+    step();
+}
+static void jump_within_send_b(int fd) {
+    static char bytes[20000];
+    while (recv(fd, bytes, sizeof bytes, 0) > 0) continue;
+    say("ended");
+    step();
+}
 
 const struct test_case cases[] = {
     {"timer_ends", WARM, timer_ends_a, exchange_b},
@@ -419,6 +448,8 @@ const struct test_case cases[] = {
     {"jump_accept", WARM, jump_accept_a, jumps_b},
     {"jump_stack", WARM, jump_stack_a, jumps_b},
     {"jump_early", WARM, jump_early_a, jump_early_b},
+    {"jump_within_recv", WARM, jump_within_recv_a, jump_within_recv_b},
+    {"jump_within_send", WARM, jump_within_send_a, jump_within_send_b},
     {"jump_cold", COLD, jump_cold_a, jump_cold_b},
     {0},
 };

@@ -891,7 +891,7 @@ mod tests {
                 let deadline = Deadline::after(FOREVER_NS);
                 // Who sleeps there tries again, and sleeps again.
                 loop {
-                    wait::for_conn(conn, near, Want::Bytes, deadline, call, Shield::new())?;
+                    wait::for_conn(conn, near, Want::Bytes, deadline, call)?;
                     let mut byte = 0_u8;
                     let (byte, flags) = (&raw mut byte, libc::MSG_PEEK | libc::MSG_DONTWAIT);
                     match sys!(SYS_recvfrom, near, byte, 1, flags, 0, 0) {

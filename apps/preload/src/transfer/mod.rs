@@ -128,22 +128,25 @@ impl<'a> Caller<'a> {
         !self.until(want).has_passed() && !self.is_interrupted()
     }
 
+    /// The call will sleep: the socket is kept for it.
+    fn stay(&mut self) {
+        // SAFETY: a call is made in one frame, by reference, from here on; its sleeps are guarded within.
+        unsafe { self.stay.begin(self.conn) };
+    }
+
     /// Sleeps until the connection is worth another try, and as long as `goes_on` says so.
     fn sleep(
         &mut self,
-        shield: Shield,
         want: Want,
         done: usize,
         goes_on: impl Fn(&At<'_>) -> bool,
     ) -> sys::Result<()> {
         let until = self.until(want);
-        self.stay.begin(self.conn);
+        self.stay();
         let end = self.end();
-        let mut shield = Some(shield);
         while end.is_same() {
-            let shield = shield.take().unwrap_or_else(Shield::new);
             let call = (self.handled, done != 0);
-            wait::for_conn(self.conn, self.fd, want, until, call, shield)?;
+            wait::for_conn(self.conn, self.fd, want, until, call)?;
             if !goes_on(&end) {
                 self.fd = self.stay.descriptor(self.fd);
                 break;

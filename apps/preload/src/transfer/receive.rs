@@ -5,8 +5,7 @@ use crate::deadline::Deadline;
 use crate::end::At;
 use crate::state::Conn;
 use crate::sys::{self, sys};
-use crate::thread::Shield;
-use crate::{faults, pace, real, stay};
+use crate::{faults, pace, real};
 use core::sync::atomic::Ordering;
 use fordway_abi::shm::{rx_state, tx_state};
 use fordway_ring::copy::Kernel;
@@ -93,16 +92,14 @@ impl<'a> Transfer for Receiving<'a> {
         let caller = &mut self.caller;
         // SO_RCVLOWAT asks for more than a byte.
         let low = caller.conn.low_bytes.load(Ordering::Relaxed) > 1;
-        // From before the stay until what gives it back is in place.
-        let shield = Shield::new();
-        caller.stay.begin(caller.conn);
+        caller.stay();
         let until = caller.until(Want::Bytes);
         if low && is_between_paths(&caller.end()) && !until.has_passed() {
             let pause_ms = match is_owed(&caller.end()) {
                 true => LOOK_AGAIN_MS,
                 false => LOOK_SELDOM_MS,
             };
-            let _ = stay::asleep(caller.conn, shield, || sys!(SYS_poll, 0, 0, pause_ms));
+            let _ = sys!(SYS_poll, 0, 0, pause_ms);
             // As of any sleep (`wait::for_conn`).
             let by_any = done != 0 || until != Deadline::Never;
             return match caller.handled.is_interrupted(by_any) {
@@ -114,7 +111,7 @@ impl<'a> Transfer for Receiving<'a> {
             pace::note(caller.conn);
         }
         let goes_on = |end: &At<'_>| low && end.has_channel() && !has_cause(end);
-        caller.sleep(shield, Want::Bytes, done, goes_on)
+        caller.sleep(Want::Bytes, done, goes_on)
     }
 }
 
@@ -131,11 +128,8 @@ impl Receive for Receiving<'_> {
         if !self.caller.has_time(Want::Bytes) {
             return false;
         }
-        let shield = Shield::new();
-        self.caller.stay.begin(self.caller.conn);
-        let _ = stay::asleep(self.caller.conn, shield, || {
-            sys!(SYS_poll, 0, 0, LOOK_AGAIN_MS)
-        });
+        self.caller.stay();
+        let _ = sys!(SYS_poll, 0, 0, LOOK_AGAIN_MS);
         !self.caller.is_interrupted()
     }
 }

@@ -4,7 +4,6 @@ use super::{Begun, Buffers, Caller, Unaware, by_libc, copier, distance, message,
 use crate::lock::{Guard, lock_word, rank};
 use crate::state::Conn;
 use crate::sys::{self, sys};
-use crate::thread::Shield;
 use crate::wait;
 use crate::{epoll, faults, late, real};
 use core::sync::atomic::{Ordering, fence};
@@ -106,8 +105,7 @@ impl<'a> Transfer for Sending<'a> {
     fn sleep(&mut self, done: usize) -> sys::Result<()> {
         // Others may go on while this one sleeps, as on Linux.
         self.turn = None;
-        self.caller
-            .sleep(Shield::new(), Want::Room, done, |_| false)
+        self.caller.sleep(Want::Room, done, |_| false)
     }
 
     fn ends_in_vain(&self) {
@@ -373,8 +371,7 @@ impl<'a> Transfer for Filing<'a> {
     }
 
     fn sleep(&mut self, done: usize) -> sys::Result<()> {
-        self.caller
-            .sleep(Shield::new(), Want::Room, done, |_| false)
+        self.caller.sleep(Want::Room, done, |_| false)
     }
 
     fn ends_in_vain(&self) {
@@ -481,6 +478,7 @@ fn file_by_kernel(fd: i32, file: i32, offset: *mut i64, wanted: usize) -> sys::R
 mod tests {
     use super::*;
     use crate::testing::{Channel, Silent, tables};
+    use crate::thread::Shield;
 
     #[test]
     fn who_went_to_sleep_before_room_was_wished_for_is_told_of_what_is_there() {
