@@ -19,7 +19,7 @@ use crate::state::{self, Held, attention};
 use crate::sys;
 use crate::{
     broker, datagram, epoll, guest, headroom, hidden, identity, late, libcs, link, shared_bell,
-    stay, wait,
+    stay, thread, wait,
 };
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use fordway_sockets::{Event, down};
@@ -35,6 +35,8 @@ pub struct Family {
     held: [AtomicBool; 3],
     /// Forks under way: who shares a socket is about to change.
     under_way: AtomicU32,
+    /// Rises in each child.
+    generation: AtomicU32,
 }
 
 impl Family {
@@ -45,6 +47,7 @@ impl Family {
             next_cell: AtomicU32::new(0),
             held: [const { AtomicBool::new(false) }; 3],
             under_way: AtomicU32::new(0),
+            generation: AtomicU32::new(0),
         }
     }
 }
@@ -77,6 +80,20 @@ fn cell(of: &Held) -> Option<&'static AtomicU32> {
 pub fn holders(of: &Held) -> u32 {
     let gone = of.let_go.load(Ordering::Relaxed);
     cell(of).map_or(1, |cell| cell.load(Ordering::Acquire) + u32::from(gone))
+}
+
+/// Which process of those that were forked from each other this one is: a child that returns from a handler has calls of its
+/// parent's under it, and what these have taken is the parent's.
+#[inline]
+pub fn generation() -> u32 {
+    PROCESS.family.generation.load(Ordering::Relaxed)
+}
+
+/// Takes one thread from a count; what it was before. 0, and stays so, where the thread was counted in the parent.
+pub fn one_less(count: &AtomicU32) -> u32 {
+    let order = Ordering::SeqCst;
+    let less = count.fetch_update(order, order, |before| before.checked_sub(1));
+    less.unwrap_or(0)
 }
 
 /// Whether a fork is under way. Who asks under the lock of the mail, and is told that none is, has acted on it before
@@ -156,8 +173,10 @@ fn free_cell() -> Option<u32> {
 }
 
 /// Before a fork, in the parent: the child will hold every connection too. A fork
-/// that fails leaves the count too high, which costs an upgrade, nothing else.
+/// that fails leaves the count too high, which costs an upgrade, nothing else. No handler runs
+/// from here to the end of [`parent`], or [`child`]: one that jumps would leave a fork under way for ever.
 unsafe extern "C" fn prepare() {
+    thread::enter();
     PROCESS.family.under_way.fetch_add(1, Ordering::SeqCst);
     guest::before_fork();
     loop {
@@ -183,6 +202,7 @@ unsafe extern "C" fn prepare() {
 unsafe extern "C" fn parent() {
     let_go_tables();
     PROCESS.family.under_way.fetch_sub(1, Ordering::SeqCst);
+    thread::leave();
 }
 
 /// No thread is in the middle of a change when the process is copied.
@@ -225,6 +245,7 @@ const AFTER_FORK: [fn(); 9] = [
 unsafe extern "C" fn child() {
     let_go_tables();
     PROCESS.family.under_way.store(0, Ordering::SeqCst);
+    PROCESS.family.generation.fetch_add(1, Ordering::Relaxed);
     identity::after_fork();
     for after_fork in AFTER_FORK {
         after_fork();
@@ -255,6 +276,7 @@ unsafe extern "C" fn child() {
             conn.rings_until_ns.store(0, Ordering::Relaxed);
         }
     }
+    thread::leave();
 }
 
 /// At exit: what this process holds is let go, so that a sibling may go on alone; what
@@ -286,13 +308,18 @@ mod tests {
         let counts = |conn: &'static Conn| [&conn.unaware, &conn.senders, &conn.sleepers];
         let all = || conns.into_iter().flat_map(counts);
         all().for_each(|count| count.store(1, Ordering::Relaxed));
+        let bell = wait::Bell::of(1, -1);
         // SAFETY: the child reads a few words and ends.
         let child = unsafe { libc::fork() };
         let left: u32 = all().map(|count| count.swap(0, Ordering::Relaxed)).sum();
         if child == 0 {
+            // What a call of the parent's gives back when the child returns to it.
+            let gives = |count: &AtomicU32| one_less(count) + count.load(Ordering::Relaxed);
+            let given: u32 = all().map(gives).sum();
             // SAFETY: the child's end.
-            unsafe { libc::_exit(left as i32) };
+            unsafe { libc::_exit((left + given) as i32 | bell.bit() as i32) };
         }
+        assert_eq!(bell.bit(), 2);
         let mut status = -1;
         // SAFETY: a child of ours.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);

@@ -404,7 +404,7 @@ mod tests {
         let _turn = tables();
         let _broker = Silent::broker();
         let files = GuestFiles::new();
-        let bell = Bell { door: 2, fd: -1 };
+        let bell = Bell::of(2, -1);
         wait::set_up().expect("a page");
         bell.announce();
         // The links come while a thread sleeps.

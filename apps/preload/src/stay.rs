@@ -122,7 +122,7 @@ pub fn enter(conn: &Conn) {
 #[inline]
 pub fn leave(conn: &Conn) {
     // Whoever still finds the number may have come in between: one of them ends it.
-    if conn.sleepers.fetch_sub(1, Ordering::SeqCst) == LEFT + 1 && is_last(conn) {
+    if fork::one_less(&conn.sleepers) == LEFT + 1 && is_last(conn) {
         end(conn);
     }
 }

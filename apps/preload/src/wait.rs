@@ -18,7 +18,7 @@ use crate::spin::{self, Look};
 use crate::state::Conn;
 use crate::sys::{self, sys};
 use crate::thread::{self, Shield};
-use crate::{broker, guest, hidden, late, link, pace, real, shared_bell, stay, upgrade};
+use crate::{broker, fork, guest, hidden, late, link, pace, real, shared_bell, stay, upgrade};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::shm::{DOOR_COUNT, DOOR_SHARED, WAIT_PAGE_BYTES, WAIT_PAGE_MAGIC, WaitPage};
@@ -83,12 +83,29 @@ pub struct Bell {
     pub door: usize,
     /// What becomes readable at a ring; -1: nothing does.
     pub fd: i32,
+    /// The process whose door it is ([`fork::generation`]).
+    process: u32,
 }
 
 impl Bell {
+    /// Of a door of this process.
+    pub fn of(door: usize, fd: i32) -> Self {
+        let process = fork::generation();
+        Self { door, fd, process }
+    }
+
+    /// Whether it was taken in the parent, by a call to which a forked child returns from a handler: nothing is to be
+    /// given back here, and what the parent has in shared memory is to stay there.
+    fn is_parents(self) -> bool {
+        self.process != fork::generation()
+    }
+
     /// Its bit in masks of doors.
     pub fn bit(self) -> u64 {
-        1 << self.door
+        match self.is_parents() {
+            false => 1 << self.door,
+            true => 0,
+        }
     }
 
     /// Publishes that its waiter is about to sleep; rings are to be looked at once more.
@@ -100,6 +117,9 @@ impl Bell {
     /// Its waiter runs again. While others sleep behind the same bell (threads in one
     /// epoll instance), the bell stays announced.
     pub fn retract(self) {
+        if self.is_parents() {
+            return;
+        }
         if self.sleepers().fetch_sub(1, Ordering::SeqCst) != 1 {
             // Peers have knocked for this sleep. What comes while the waiter works is for the
             // others: peers must knock anew. What came before, the waiter looks for.
@@ -261,7 +281,7 @@ pub fn show_sleepers(page: &WaitPage) {
 /// Knocks at those of our own `doors` behind which somebody sleeps.
 pub fn knock_for_sleepers(doors: u64) {
     for door in (0..DOOR_COUNT).filter(|door| doors >> door & 1 != 0) {
-        let bell = Bell { door, fd: -1 };
+        let bell = Bell::of(door, -1);
         if bell.has_sleepers() {
             bell.knock();
         }
@@ -402,7 +422,10 @@ pub fn acquire_thread() -> Bell {
 /// Gives the bell of a thread back.
 pub fn release_thread(bell: Bell) {
     if bell.door == DOOR_SHARED {
-        shared_bell::give(bell.fd);
+        match bell.is_parents() {
+            false => shared_bell::give(bell.fd),
+            true => hidden::close(bell.fd),
+        }
     } else {
         release(bell);
     }
@@ -425,15 +448,13 @@ pub fn acquire() -> Bell {
             continue;
         }
         if let Some(fd) = door_fd(door) {
-            return Bell { door, fd };
+            return Bell::of(door, fd);
         }
         PROCESS.doors.busy.fetch_and(!(1 << door), Ordering::AcqRel);
         break;
     }
-    Bell {
-        door: DOOR_SHARED,
-        fd: PROCESS.doors.doors[DOOR_SHARED].load(Ordering::Acquire),
-    }
+    let fd = PROCESS.doors.doors[DOOR_SHARED].load(Ordering::Acquire);
+    Bell::of(DOOR_SHARED, fd)
 }
 
 fn door_fd(door: usize) -> Option<i32> {
@@ -459,7 +480,7 @@ fn door_fd(door: usize) -> Option<i32> {
 
 /// Gives a bell back.
 pub fn release(bell: Bell) {
-    if bell.door != DOOR_SHARED {
+    if bell.door != DOOR_SHARED && !bell.is_parents() {
         bell.quiet();
         PROCESS.doors.busy.fetch_and(!bell.bit(), Ordering::AcqRel);
     }

@@ -6,6 +6,7 @@
 
 use super::items::remove;
 use super::*;
+use crate::thread::Shield;
 use crate::wait::{self, Bell};
 use crate::{broker, datagram};
 use fordway_abi::reason::Reason;
@@ -71,10 +72,8 @@ pub fn closed(index: u32, other: Option<i32>) {
 /// Its doorbell, if it has one yet.
 pub fn bell_of(instance: &Instance) -> Option<Bell> {
     let door = instance.door.load(Ordering::Acquire);
-    (door != 0).then(|| Bell {
-        door: door as usize - 1,
-        fd: instance.door_fd.load(Ordering::Relaxed),
-    })
+    let fd = || instance.door_fd.load(Ordering::Relaxed);
+    (door != 0).then(|| Bell::of(door as usize - 1, fd()))
 }
 
 /// Gives the instance a doorbell and lets the kernel watch it and the control socket.
@@ -102,6 +101,8 @@ pub fn equip(instance: &Instance) -> Option<Bell> {
             bell
         }
     };
+    // A handler that jumps would leave it noted, and not watched.
+    let _shield = Shield::new();
     let number = broker::number();
     let control = broker::fd();
     if instance.control.swap(number, Ordering::Relaxed) != number && control >= 0 {

@@ -25,7 +25,7 @@ use crate::signals::Call;
 use crate::state::{Conn, phase};
 use crate::stay::Stay;
 use crate::thread::{self, Shield};
-use crate::{stay, sys, wait};
+use crate::{fork, stay, sys, wait};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, Ordering};
 use fordway_ring::copy::Copier;
@@ -257,7 +257,7 @@ impl Drop for Unaware<'_> {
         if core::ptr::eq(self.counter, &raw const self.conn.senders) {
             wait::acted();
         }
-        if self.counter.fetch_sub(1, Ordering::SeqCst) == 1 && self.conn.is_paired() {
+        if fork::one_less(self.counter) == 1 && self.conn.is_paired() {
             up::try_ready(&self.conn.end());
         }
         stay::leave(self.conn);
