@@ -15,7 +15,7 @@ use crate::state::{self, Conn, attention, kind, phase};
 use crate::sys::{self, sys};
 use crate::thread::{self, Shield};
 use crate::wait::{self, Bell};
-use crate::{broker, datagram, epoll, faults, late, link, stay, upgrade};
+use crate::{broker, datagram, epoll, faults, fork, late, link, stay, upgrade};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use fordway_abi::reason::Reason;
@@ -52,51 +52,38 @@ impl Polled {
     }
 }
 
-/// Space for a call: on the stack, or mapped for its duration.
-pub struct Scratch {
-    small: [libc::pollfd; SMALL + OWN_ENTRIES],
-    mapped: *mut u8,
-    bytes: usize,
-}
-
 const EMPTY: libc::pollfd = libc::pollfd {
     fd: -1,
     events: 0,
     revents: 0,
 };
 
-impl Scratch {
-    /// For `count` entries, and two of ours.
-    pub fn new(count: usize) -> sys::Result<Self> {
-        let mut scratch = Self {
-            small: [EMPTY; SMALL + OWN_ENTRIES],
-            mapped: core::ptr::null_mut(),
-            bytes: 0,
-        };
-        if count > SMALL {
-            scratch.bytes = (count + OWN_ENTRIES) * size_of::<libc::pollfd>();
-            scratch.mapped = sys::map_anonymous(scratch.bytes, false)?;
-        }
-        Ok(scratch)
+/// Runs `body` with space for `count` entries: on the stack, or mapped meanwhile. The mapping goes also if the thread never
+/// comes back.
+pub fn with_space<R>(
+    count: usize,
+    body: &mut dyn FnMut(&mut [libc::pollfd]) -> sys::Result<R>,
+) -> sys::Result<R> {
+    if count <= SMALL + OWN_ENTRIES {
+        return body(&mut [EMPTY; SMALL + OWN_ENTRIES][..count]);
     }
-
-    /// The first `count` entries.
-    pub fn entries(&mut self, count: usize) -> &mut [libc::pollfd] {
-        if self.mapped.is_null() {
-            &mut self.small[..count]
-        } else {
-            // SAFETY: mapped for at least `count` zeroed entries.
-            unsafe { core::slice::from_raw_parts_mut(self.mapped.cast(), count) }
-        }
-    }
+    let shield = Shield::new();
+    let bytes = count * size_of::<libc::pollfd>();
+    let mapped = sys::map_anonymous(bytes, false)?;
+    let mut space = (mapped, bytes);
+    let (result, shield) = thread::guarded(shield, unmap, (&raw mut space).cast(), || {
+        // SAFETY: zeroed, and as many.
+        body(unsafe { core::slice::from_raw_parts_mut(mapped.cast(), count) })
+    });
+    unmap((&raw mut space).cast());
+    drop(shield);
+    result
 }
 
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        if !self.mapped.is_null() {
-            let _ = sys!(SYS_munmap, self.mapped, self.bytes);
-        }
-    }
+extern "C" fn unmap(space: *mut c_void) {
+    // SAFETY: of `with_space`, whose frame is still there.
+    let (mapped, bytes) = unsafe { *space.cast::<(*mut u8, usize)>() };
+    let _ = sys!(SYS_munmap, mapped, bytes);
 }
 
 /// Whether one of the connections may get rings at any moment, for an end requires them.
@@ -165,19 +152,19 @@ pub unsafe fn poll_in_copy(
     timeout_ns: Option<u64>,
     mask: *const c_void,
 ) -> sys::Result<usize> {
-    let mut scratch = Scratch::new(count)?;
-    let entries = scratch.entries(count);
-    for (index, entry) in entries.iter_mut().enumerate() {
-        // SAFETY: by contract.
-        *entry = unsafe { fds.add(index).read_unaligned() };
-    }
-    let ready = poll(entries, timeout_ns, mask)?;
-    for (index, entry) in entries.iter().enumerate() {
-        // SAFETY: only named.
-        let shown = unsafe { &raw mut (*fds.add(index)).revents };
-        faults::check(faults::give(shown, entry.revents))?;
-    }
-    Ok(ready)
+    with_space(count, &mut |entries| {
+        for (index, entry) in entries.iter_mut().enumerate() {
+            // SAFETY: by contract.
+            *entry = unsafe { fds.add(index).read_unaligned() };
+        }
+        let ready = poll(entries, timeout_ns, mask)?;
+        for (index, entry) in entries.iter().enumerate() {
+            // SAFETY: only named.
+            let shown = unsafe { &raw mut (*fds.add(index)).revents };
+            faults::check(faults::give(shown, entry.revents))?;
+        }
+        Ok(ready)
+    })
 }
 
 /// poll and ppoll over the program's array.
@@ -282,10 +269,21 @@ fn unaware(
     (deadline, slice_ns, call): (Deadline, Option<u64>, Call),
     mask: *const c_void,
 ) -> sys::Result<usize> {
+    with_space(fds.len(), &mut |counted| {
+        unaware_in(counted, fds, (deadline, slice_ns, call), mask)
+    })
+}
+
+/// The same with space for what is counted.
+fn unaware_in(
+    counted: &mut [libc::pollfd],
+    fds: &mut [libc::pollfd],
+    (deadline, slice_ns, call): (Deadline, Option<u64>, Call),
+    mask: *const c_void,
+) -> sys::Result<usize> {
     let shield = Shield::new();
-    let mut scratch = Scratch::new(fds.len())?;
     let mut taken = Taken {
-        counted: scratch.entries(fds.len()),
+        counted,
         fds,
         bell: None,
     };
@@ -336,8 +334,7 @@ fn uncount(counted: &[libc::pollfd]) {
             continue;
         }
         let conn = state::conn_at(counted.fd as u32);
-        if conn.unaware.fetch_sub(1, Ordering::SeqCst) == 1
-            && conn.phase.load(Ordering::SeqCst) == phase::PAIRED
+        if fork::one_less(&conn.unaware) == 1 && conn.phase.load(Ordering::SeqCst) == phase::PAIRED
         {
             up::try_ready(&conn.end());
         }
@@ -457,10 +454,21 @@ fn sleep(
     call: Call,
 ) -> sys::Result<usize> {
     late::give();
+    with_space(fds.len(), &mut |counted| {
+        sleep_in(counted, fds, deadline, mask, call)
+    })
+}
+
+/// The same with space for what is counted.
+fn sleep_in(
+    counted: &mut [libc::pollfd],
+    fds: &mut [libc::pollfd],
+    deadline: Deadline,
+    mask: *const c_void,
+    call: Call,
+) -> sys::Result<usize> {
     let shield = Shield::new();
-    let mut scratch = Scratch::new(fds.len())?;
     // Sockets that have no channel yet may get one from another thread.
-    let counted = scratch.entries(fds.len());
     count_unaware(fds, counted);
     let before = bindings(fds);
     let bell = wait::acquire_thread();
@@ -533,12 +541,25 @@ fn ask_behind(
     time_ns: Option<u64>,
     mask: *const c_void,
 ) -> sys::Result<(usize, bool)> {
-    let mut scratch = Scratch::new(fds.len())?;
     let count = fds.len();
     let own = if bell.is_some() { OWN_ENTRIES } else { 0 };
-    let entries = scratch.entries(count + own);
-    let mut serials = Scratch::new(count)?;
-    let serials = serials.entries(count);
+    with_space(count + own, &mut |entries| {
+        with_space(count, &mut |serials| {
+            ask_in((entries, serials), fds, bell, time_ns, mask)
+        })
+    })
+}
+
+/// The same with space for what the kernel is asked, and for whom it is.
+fn ask_in(
+    (entries, serials): (&mut [libc::pollfd], &mut [libc::pollfd]),
+    fds: &mut [libc::pollfd],
+    bell: Option<Bell>,
+    time_ns: Option<u64>,
+    mask: *const c_void,
+) -> sys::Result<(usize, bool)> {
+    let count = fds.len();
+    let own = entries.len() - count;
     for ((target, entry), asked) in entries.iter_mut().zip(fds.iter()).zip(&mut *serials) {
         *target = *entry;
         target.revents = 0;

@@ -9,7 +9,7 @@
 
 use crate::deadline::Deadline;
 use crate::faults;
-use crate::poll::{Scratch, concerns, poll_since};
+use crate::poll::{concerns, poll_since, with_space};
 use crate::signals::Call;
 use crate::state::{self, kind};
 use crate::sys::{self, sys};
@@ -129,11 +129,19 @@ impl Sets {
             return None;
         }
         let used = members.clone().count();
-        let mut scratch = match Scratch::new(used) {
-            Ok(scratch) => scratch,
-            Err(error) => return Some(Err(error)),
-        };
-        let entries = scratch.entries(used);
+        Some(with_space(used, &mut |entries| {
+            self.select_in(entries, timeout_ns, mask)
+        }))
+    }
+
+    /// The same with an entry for each descriptor.
+    fn select_in(
+        &self,
+        entries: &mut [libc::pollfd],
+        timeout_ns: Option<u64>,
+        mask: *const c_void,
+    ) -> sys::Result<usize> {
+        let members = self.members(0, self.count.div_ceil(WORD_BITS));
         // The bits of select in terms of poll's: man 2 select, "Correspondence between select()
         // and poll()".
         for (entry, fd) in entries.iter_mut().zip(members) {
@@ -152,7 +160,7 @@ impl Sets {
             _ => Deadline::after(timeout_ns),
         };
         let (call, mut left_ns) = (Call::begin(), timeout_ns);
-        Some(loop {
+        loop {
             let shown = match poll_since(entries, left_ns, mask, call) {
                 Err(error) => break Err(error),
                 Ok(shown) => shown,
@@ -172,7 +180,7 @@ impl Sets {
             }
             let slice_ns = (shown != 0).then_some(wait::WATCH_SLICE_NS);
             left_ns = deadline.left_ns(slice_ns);
-        })
+        }
     }
 
     /// Writes the sets as they are afterwards.
