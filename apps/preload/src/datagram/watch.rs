@@ -13,6 +13,7 @@ use super::{Socket, of_some, socket_at};
 use crate::epoll::{self, Instance};
 use crate::process::PROCESS;
 use crate::spin::Peer;
+use crate::thread::Shield;
 use crate::{faults, state};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::reason::Reason;
@@ -92,6 +93,8 @@ pub fn control(
             socket.bar(Reason::Unsupported);
         }
     }
+    // A handler that jumps would leave a registration of the kernel's alone, by which nobody is told of records.
+    let _shield = Shield::new();
     let result = by_libc();
     let Some((number, instance)) = instance.filter(|_| result == 0) else {
         return result;

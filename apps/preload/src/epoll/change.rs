@@ -5,6 +5,7 @@ use super::instances::{bell_of, equip};
 use super::items::{find, is_item_of, link_of_instance, new_item, remove, warm_all};
 use super::*;
 use crate::lock::Guard;
+use crate::thread::Shield;
 use fordway_abi::reason::Reason;
 
 /// epoll_ctl on a stream socket. `None`: it is libc's to do.
@@ -12,7 +13,8 @@ use fordway_abi::reason::Reason;
 /// Sockets are registered under our tag from the start, with or without a channel, so
 /// that a channel may come at any moment while threads wait: whoever fetches an event
 /// finds the item and sees what has become of it. The kernel's registration changes
-/// only under the instance's lock.
+/// only under the instance's lock. No handler comes in between, and jumps: the kernel's set and
+/// ours are the same, and who sleeps knows of the change.
 pub fn control(
     epoll: i32,
     operation: i32,
@@ -26,13 +28,17 @@ pub fn control(
         return None;
     }
     let deletes = operation == libc::EPOLL_CTL_DEL;
+    let shield = Shield::new();
     let Some(found) = locked(conn, instance_index, fd, deletes) else {
+        drop(shield);
         if operation != libc::EPOLL_CTL_ADD {
             return None;
         }
         let follows = shared::may_follow(instance) && can_wake(instance)
             || shared::must_follow(instance, conn) && equip(instance).is_some();
+        let shield = Shield::new();
         let Some(index) = follows.then(new_item).flatten() else {
+            drop(shield);
             let reason = Reason::from_u32(instance.plain.load(Ordering::Relaxed));
             shared::keep_from_rings(conn, reason.unwrap_or(Reason::NoMemory), true);
             return None;

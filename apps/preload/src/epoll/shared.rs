@@ -28,6 +28,7 @@
 use super::instances::bell_of;
 use super::items::{items_of, remove};
 use super::*;
+use crate::thread::Shield;
 use crate::wait::{self, Bell};
 use crate::{broker, datagram, hidden};
 use fordway_abi::reason::Reason;
@@ -273,6 +274,8 @@ pub fn settle(instance: &Instance) {
 
 #[cold]
 fn settle_shared(instance: &Instance) {
+    // A handler that jumps would leave a first use of which nobody was told.
+    let shield = Shield::new();
     let plain = &instance.plain;
     let first_use = plain
         .compare_exchange(UNSETTLED, 0, Ordering::SeqCst, Ordering::Relaxed)
@@ -293,6 +296,7 @@ fn settle_shared(instance: &Instance) {
         }
         _ => {}
     }
+    drop(shield);
     if is_to_be_let_go(instance) {
         let_go(instance, Reason::Forked);
     }
@@ -353,6 +357,8 @@ pub fn let_go_of(fd: i32, reason: Reason) {
 /// Leaves the instance to the kernel. `reason`: that of its connections.
 #[cold]
 pub fn let_go(instance: &Instance, reason: Reason) {
+    // A handler that jumps would leave it LEAVING for ever, and others wait for the end of that.
+    let shield = Shield::new();
     let plain = &instance.plain;
     if plain
         .compare_exchange(0, LEAVING, Ordering::SeqCst, Ordering::Relaxed)
@@ -363,13 +369,21 @@ pub fn let_go(instance: &Instance, reason: Reason) {
     if let Some(bell) = bell_of(instance) {
         wake(bell);
     }
+    // Another program would not see what is left in the ring; here, and in a child, it
+    // can be read.
+    let stops = reason == Reason::Passed;
     for conn in members(instance) {
-        // Another program would not see what is left in the ring; here, and in a child, it
-        // can be read.
-        keep_from_rings(conn, reason, reason == Reason::Passed);
+        take_from_rings(conn, reason, stops);
     }
     datagram::bar_in(instance, reason);
     plain.store(reason as u32, Ordering::SeqCst);
+    drop(shield);
+    if stops {
+        let deadline_ns = down::deadline(sys::now_ns());
+        for conn in members(instance) {
+            down::settle(&conn.end(), deadline_ns);
+        }
+    }
     go_on(instance);
 }
 
@@ -411,6 +425,8 @@ fn members(instance: &Instance) -> impl Iterator<Item = &'static Conn> {
 /// at rings and whoever watches the instance sees it readable.
 #[cold]
 pub fn go_on(instance: &Instance) {
+    // A handler that jumps would keep a relative's turn, or a doorbell that nobody has.
+    let _shield = Shield::new();
     give_all_back(instance);
     let Some(bell) = bell_of(instance) else {
         return;
@@ -564,13 +580,25 @@ fn wake(bell: Bell) {
 /// For a socket in an instance that we do not follow: without an item a ready ring
 /// would go unnoticed. `wait`: also what lies there now.
 pub fn keep_from_rings(conn: &Conn, reason: Reason, wait: bool) {
+    take_from_rings(conn, reason, wait);
+    if wait {
+        down::settle(&conn.end(), down::deadline(sys::now_ns()));
+    }
+}
+
+/// The same without the wait for a peer that sends by the kernel what this end `stops` to take.
+fn take_from_rings(conn: &Conn, reason: Reason, stops: bool) {
+    let _shield = Shield::new();
     let end = conn.end();
     down::bar(&end, reason);
     if conn.attention.load(Ordering::Relaxed) != 0 {
         // Its channel may be the parent's.
         let _ = down::attend(&end);
     }
-    down::downgrade(&end, reason, wait);
+    match stops {
+        true => down::leave_and_stop(&end, reason),
+        false => down::downgrade(&end, reason, false),
+    }
 }
 
 #[cfg(test)]

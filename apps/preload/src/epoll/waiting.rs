@@ -213,6 +213,8 @@ fn gather_datagrams(
 /// The kernel is to be asked before what rings have is told.
 #[inline(never)]
 fn gather_late(instance: &Instance, events: *mut libc::epoll_event, room: usize) -> usize {
+    // A handler that jumps would take edges along that the kernel tells of once.
+    let _shield = Shield::new();
     for round in 1..=ASKED_MAX {
         let by_kernel = ask_kernel(instance, events, room);
         let now = (round != ASKED_MAX).then_some(0);
@@ -563,6 +565,7 @@ fn wait_on(
     loop {
         // Of the room of UDP sockets, which is told again and again, the kernel alone knows.
         if timeout_ns != Some(0) && datagram::are_in(instance) && datagram::wants_room(instance) {
+            let _shield = Shield::new();
             let woken = kernel_wait(instance, events, room, Some(0), core::ptr::null())?;
             let (count, _) = report(instance, events, room, woken, Some(0));
             if count != 0 {
@@ -578,12 +581,15 @@ fn wait_on(
                 .map(state::conn_at);
             let active = active.filter(|conn| conn.is_paired()).map(spin::Peer::of);
             let active = active.or_else(|| datagram::peer_in(instance));
-            let mut asked = Ok(0);
+            let (mut asked, mut shield) = (Ok(0), None);
             let spun = spin::spin_for(active, |what| match what {
                 Look::Rings => anything(instance, false),
                 Look::Kernel => {
+                    // As in `gather_late`.
+                    let whole = Shield::new();
                     asked = kernel_wait(instance, events, room, Some(0), core::ptr::null());
-                    asked != Ok(0)
+                    shield = (asked != Ok(0)).then_some(whole);
+                    shield.is_some()
                 }
             });
             if let Some(now) = spun {
@@ -591,6 +597,7 @@ fn wait_on(
                     0 => gather(instance, events, room, now),
                     by_kernel => report(instance, events, room, by_kernel, Some(0)).0,
                 };
+                drop(shield);
                 if count != 0 {
                     pass_on(instance, count == room);
                     return Ok(count);
@@ -605,10 +612,12 @@ fn wait_on(
         }
         // A look without a sleep may have taken the edge by which the kernel tells of room for bytes that are owed.
         upgrade::serve_owing();
-        let (woken, watch) = sleep(instance, events, room, timeout_ns, (&mut due, call), mask)?;
+        let (woken, watch, shield) =
+            sleep(instance, events, room, timeout_ns, (&mut due, call), mask)?;
         serve(instance, watch);
         // What the kernel has not shown, it shows before the rings' next.
         let (mut count, is_late) = report(instance, events, room, woken, Some(0));
+        drop(shield);
         if is_late && count == 0 {
             count = gather(instance, events, room, 0);
         }
@@ -643,11 +652,16 @@ extern "C" fn abandon(announced: *mut c_void) {
     // SAFETY: of `sleep`, whose frame is still there.
     if let Some(bell) = unsafe { *announced.cast::<Option<Bell>>() } {
         bell.retract();
+        // The kernel may have told this thread of a knock that was for others as well.
+        if bell.has_sleepers() {
+            bell.knock();
+        }
     }
 }
 
 /// Announces the sleep, looks once more, and sleeps in the kernel. Returns how many
-/// events the kernel filled in, and whether bytes of ours lay unread for long.
+/// events the kernel filled in, and whether bytes of ours lay unread for long. What the kernel has told
+/// is to be taken before the shield is dropped.
 fn sleep(
     instance: &Instance,
     events: *mut libc::epoll_event,
@@ -655,9 +669,12 @@ fn sleep(
     timeout_ns: Option<u64>,
     (due, call): (&mut Begun, Call),
     mask: *const c_void,
-) -> sys::Result<(usize, bool)> {
+) -> sys::Result<(usize, bool, Shield)> {
     if timeout_ns == Some(0) {
-        return Ok((kernel_wait(instance, events, room, Some(0), mask)?, false));
+        // Handlers that the program's mask lets in run within the kernel's call alone.
+        let shield = mask.is_null().then(Shield::new);
+        let woken = kernel_wait(instance, events, room, Some(0), mask)?;
+        return Ok((woken, false, shield.unwrap_or_else(Shield::new)));
     }
     if broker::is_orphaned() {
         broker::connect();
@@ -698,9 +715,8 @@ fn sleep(
     if let Some(bell) = bell {
         bell.retract();
     }
-    drop(shield);
-    let result = result.map(|count| count.unwrap_or(0));
-    Ok((result?, unread && wait::is_watch_due(since_ns)))
+    let watch = unread && wait::is_watch_due(since_ns);
+    Ok((result?.unwrap_or(0), watch, shield))
 }
 
 #[cfg(test)]
@@ -766,6 +782,32 @@ mod tests {
         }
     }
 
+    /// The kernel may have told the first of a knock that was for both.
+    #[test]
+    fn a_thread_that_never_comes_back_leaves_its_knock_to_others() {
+        let _turn = tables();
+        wait::make_known(1).expect("a bell");
+        let bell = wait::acquire();
+        let rings = || {
+            let mut entry = libc::pollfd {
+                fd: bell.fd,
+                events: libc::POLLIN,
+                revents: 0,
+            };
+            sys!(SYS_poll, &raw mut entry, 1, 0) == Ok(1)
+        };
+        wait::harvest(bell.fd);
+        bell.announce();
+        bell.announce();
+        for others in [true, false] {
+            let mut announced = Some(bell);
+            abandon((&raw mut announced).cast());
+            assert_eq!(rings(), others);
+            wait::harvest(bell.fd);
+        }
+        wait::release(bell);
+    }
+
     /// A wait that leaves a ring, and sleeps on, has told so.
     #[test]
     fn what_a_wait_holds_back_it_gives_before_it_sleeps() {
@@ -788,7 +830,7 @@ mod tests {
         let mut due = Begun::at(sys::ticks(), time_ns);
         let at = (&mut due, Call::begin());
         let slept = sleep(instance, &raw mut event, 1, time_ns, at, core::ptr::null());
-        assert_eq!(slept.map(|(count, _)| count), Ok(0));
+        assert_eq!(slept.map(|(count, ..)| count), Ok(0));
         assert!(!crate::late::is_any_held());
         if let Some(word) = state::slot(fd) {
             word.store(state::kind::UNKNOWN, Ordering::Relaxed);
