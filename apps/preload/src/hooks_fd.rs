@@ -3,6 +3,7 @@
 
 use crate::state::{self, Conn, PROGRAMS_END, STACKS_END, kind, slot};
 use crate::sys::{self, give, set_errno, sys};
+use crate::thread::Shield;
 use crate::transfer::Unaware;
 use crate::{
     broker, claim, config, datagram, epoll, faults, fork, hooks_options, hooks_stack, hooks_vsock,
@@ -395,10 +396,10 @@ pub fn close(fd: c_int) -> c_int {
         // Not once the connection is forgotten: who is cancelled here leaves it open.
         thread::cancellation_point();
     }
-    if may_change(fd) {
-        forget(fd);
-    }
-    let result = real::close(fd);
+    let result = match kind != kind::UNKNOWN && may_change(fd) {
+        true => close_known(fd),
+        false => real::close(fd),
+    };
     if result == 0 {
         select::note_descriptor(fd);
     }
@@ -408,6 +409,27 @@ pub fn close(fd: c_int) -> c_int {
     result
 }
 
+/// Closes what the table knows. No handler comes in between, and jumps: it would leave a descriptor without its entry.
+fn close_known(fd: c_int) -> c_int {
+    let shield = Shield::new();
+    forget(fd);
+    // A thread that is cancelled in libc's close drops no shield.
+    thread::enter();
+    let (result, shield) = thread::guarded(shield, never_closed, core::ptr::null_mut(), || {
+        let result = real::close(fd);
+        (result, sys::errno())
+    });
+    thread::leave();
+    let (result, errno) = result;
+    drop(shield);
+    set_errno(errno);
+    result
+}
+
+extern "C" fn never_closed(_: *mut c_void) {
+    thread::leave();
+}
+
 /// As close_range(2).
 pub fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
     let cloexec = flags & libc::CLOSE_RANGE_CLOEXEC as c_int != 0;
@@ -415,6 +437,8 @@ pub fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
         // Hidden descriptors are close-on-exec anyway.
         return real::close_range(first, last, flags);
     }
+    // As in `close_known`.
+    let _shield = Shield::new();
     // Runs of descriptors between hidden ones are closed each with one call.
     let end = last.min(state::FD_COUNT as u32 - 1);
     let mut from = first;
@@ -469,6 +493,8 @@ fn replace(old: c_int, new: c_int, by_libc: impl FnOnce() -> c_int) -> c_int {
         return give(Err(libc::EBADF)) as c_int;
     }
     let change = old != new && may_change(old) && may_change(new);
+    // As in `close_known`.
+    let shield = change.then(Shield::new);
     // Only what is open can be copied; else `new` stays as it is.
     if change && sys!(SYS_fcntl, old, libc::F_GETFD).is_ok() {
         forget(new);
@@ -478,6 +504,7 @@ fn replace(old: c_int, new: c_int, by_libc: impl FnOnce() -> c_int) -> c_int {
         duplicated(old, new);
         wait::acted();
     }
+    drop(shield);
     copied_for_exec(old);
     result
 }
