@@ -8,7 +8,8 @@
 //! ```
 //! In KERNEL calls are counted, and enough of them make an offer. BINDING and LEAVING are a few instructions long; who
 //! finds a flow there goes by the kernel. Only the thread that reads mail binds. Whoever ends a channel holds the
-//! flow's lock and its socket's, so nobody is in the middle of a record.
+//! flow's lock and its socket's, so nobody is in the middle of a record. No handler comes between the steps from one phase to
+//! the next, and jumps: nobody else would go on with them.
 
 use super::all::{self, Receivers};
 use super::{
@@ -18,6 +19,7 @@ use crate::lock::{Lock, rank};
 use crate::process::PROCESS;
 use crate::spin::Peer;
 use crate::state;
+use crate::thread::Shield;
 use crate::{broker, claim, config, faults, identity, insisted, link, sys};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use fordway_abi::control::status;
@@ -186,6 +188,7 @@ fn make_way(socket: &Socket, newcomer: Name) -> Option<()> {
         return None;
     }
     let first = (turn / NEWCOMERS) as usize;
+    let _shield = Shield::new();
     let freed = (0..FLOWS_MAX).find_map(|step| {
         let place = &socket.flows[(first + step) % FLOWS_MAX];
         let flow = flow_in(place.load(Ordering::Acquire))?;
@@ -485,10 +488,12 @@ impl Flow {
         self.own_name.set(Name { ip, port });
         self.mtu.store(way.mtu, Ordering::Relaxed);
         self.receivers.offer(way.is_to_all);
+        let shield = Shield::new();
         // Before the claim is made: late mail of an earlier offer has no effect.
         if self.advance(phase::KERNEL, phase::OFFERED) {
             let names = [(ip, port), (remote.ip, remote.port)];
             if broker::offer_flow(self, fd, names, way.is_to_all) && socket.is_behind(fd) {
+                drop(shield);
                 broker::check_mail();
             } else {
                 self.withdraw(phase::KERNEL);
@@ -528,6 +533,7 @@ impl Flow {
 
     /// Takes its offer back, if there is one. Whether it is in phase `to` now.
     fn withdraw(&self, to: u32) -> bool {
+        let _shield = Shield::new();
         if self.advance(phase::OFFERED, to) {
             broker::report_flow(self.id(), 0, status::WITHDRAWN, 0, (0, 0));
             return true;
@@ -618,6 +624,8 @@ impl Flow {
     /// Sends by the kernel from now on. `stops`: and takes no more from the ring than what the peer had
     /// published when it sees that.
     pub fn leave(&self, stops: bool) {
+        // Until the peer was woken.
+        let _shield = Shield::new();
         let guard = self.sending.lock();
         if guard.is_none() || !self.is_paired() {
             return;
@@ -714,6 +722,7 @@ impl Flow {
 
     /// Its socket is closed, or connected anew.
     pub fn close(&self) {
+        let _shield = Shield::new();
         // In BINDING the thread that reads mail finds this. Whoever ends a channel holds the lock.
         self.closing.store(1, Ordering::SeqCst);
         drop(self.sending.lock());
@@ -731,6 +740,7 @@ impl Flow {
         let Some(socket) = self.socket() else {
             return;
         };
+        let _shield = Shield::new();
         let sending = self.sending.lock();
         let receiving = socket.receiving.lock();
         if !self.advance(phase::PAIRED, phase::LEAVING) {

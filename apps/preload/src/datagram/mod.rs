@@ -62,6 +62,7 @@ use crate::lock::{Lock, rank};
 use crate::process::PROCESS;
 use crate::state::{self, Held, kind};
 use crate::sys::{self, sys};
+use crate::thread::Shield;
 use crate::{broker, claim, config, faults, fork, identity};
 use beside::Template;
 use core::ffi::c_void;
@@ -766,7 +767,7 @@ impl Socket {
 
     /// It has come back.
     pub fn leave_kernel(&self) {
-        if self.unaware.fetch_sub(1, Ordering::SeqCst) == 1 {
+        if fork::one_less(&self.unaware) == 1 {
             self.try_ready();
         }
     }
@@ -779,6 +780,7 @@ impl Socket {
 
     /// Something else than before stands beside what it receives: what that is, the kernel has to say first.
     fn note_telling(&self, fd: i32) {
+        let _shield = Shield::new();
         let tells = u32::from(beside::tells(fd));
         self.tells.store(tells, Ordering::SeqCst);
         self.flows().for_each(|flow| flow.show_tells(self));
@@ -806,6 +808,8 @@ impl Socket {
     /// It stays with the kernel from now on; because of a fork, as long as relatives hold it.
     #[cold]
     pub fn bar(&self, reason: Reason) {
+        // Nobody does again what a handler that jumps leaves undone.
+        let _shield = Shield::new();
         let reason = reason as u32;
         let of_fork = Reason::Forked as u32;
         if reason == Reason::Passed as u32 {

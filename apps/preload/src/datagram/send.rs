@@ -13,6 +13,7 @@ use super::all;
 use super::beside::{Beside, SEGMENTS_MAX};
 use super::{BYTES_MAX, Flow, HEADER_BYTES, Header, Name, Socket, record_bytes};
 use crate::sys::{self, give, sys};
+use crate::thread::Shield;
 use crate::transfer::{Buffers, copier};
 use crate::{broker, config, deadline, faults, spin, thread};
 use core::ffi::c_void;
@@ -242,6 +243,8 @@ pub(super) fn by_ring(
         }
     }
     let is_stale = is_unread(flow, &producer, moment);
+    // Until the peer was woken.
+    let _shield = Shield::new();
     drop(guard);
     let (doors, stopped) = producer.peer_waits();
     flow.knock(doors);
