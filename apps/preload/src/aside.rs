@@ -17,6 +17,7 @@
 
 use crate::process::PROCESS;
 use crate::sys::{self, sys};
+use crate::thread::Shield;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Sleeps beside the peer, in a row and each short, before one of the two moves. They take
@@ -94,6 +95,8 @@ fn step_behind(sleeps: u32, peer_cpu: u32) {
 /// Has the calling thread leave `cpu`, if it may use another.
 #[cold]
 fn move_away(cpu: usize) {
+    // A handler that jumps would leave the thread without one of its CPUs.
+    let _shield = Shield::new();
     let Some(allowed) = allowed() else { return };
     let mut others = allowed;
     match others.get_mut(cpu / 64) {

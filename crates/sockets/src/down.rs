@@ -111,6 +111,8 @@ pub fn downgrade(end: &impl End, reason: Reason, wait: bool) {
         leave_and_stop(end, reason);
         settle(end, deadline(end.now_ns()));
     } else if end.has_channel() {
+        // Who is asked for the kernel path is asked once.
+        let _shield = end.shield();
         ask_for_kernel(end, reason);
         leave(end, Some(reason));
         drain(end);
@@ -130,6 +132,8 @@ pub fn leave_and_stop(end: &impl End, reason: Reason) {
     if !end.has_channel() {
         return;
     }
+    // As in `downgrade`.
+    let _shield = end.shield();
     ask_for_kernel(end, reason);
     leave(end, Some(reason));
     if let Ok(_guard) = end.lock(Half::Receiving) {
@@ -184,6 +188,7 @@ pub(crate) fn drain(end: &impl End) {
         let consumer = end.consumer();
         consumer.drain();
         consumer.stop_if_drained();
+        let _shield = end.shield();
         drop(guard);
         // Who looked meanwhile may not have seen all that may be taken.
         end.wake_own();
@@ -372,6 +377,7 @@ pub fn withdraw(end: &impl End) -> bool {
         }
         // A waiter that looked just then may have seen the ring taken away.
         Ok(false) => {
+            let _shield = end.shield();
             drop(guard);
             end.knock_all();
         }

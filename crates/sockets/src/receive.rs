@@ -173,6 +173,8 @@ fn look<E: End>(end: &E, target: &mut impl Target) -> Result<Option<Moved>> {
     consumer.stop_if_drained();
     if let Some((count, crowded)) = moved {
         let head = consumer.head();
+        // Until who waits for the room was woken.
+        let _shield = crowded.then(|| end.shield());
         drop(guard);
         took(end, &consumer, head, count, crowded);
         return Ok(Some(Moved::Bytes(count)));

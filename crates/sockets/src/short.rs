@@ -79,6 +79,8 @@ pub fn receive_short<E: End>(
     let crowded = consumer.take(count);
     let crowded = crowded.map_err(|found| down::broke(end, found))?;
     let head = consumer.head();
+    // As in `receive`.
+    let _shield = crowded.then(|| end.shield());
     drop(guard);
     receive::took(end, &consumer, head, count, crowded);
     Ok(count)

@@ -10,7 +10,9 @@ use core::sync::atomic::{Ordering, fence};
 use fordway_ring::Producer;
 use fordway_ring::copy::Kernel;
 use fordway_sockets::ready::Want;
-use fordway_sockets::{Caller as _, Done, End as _, Moved, Source, Transfer, send_all, send_short};
+use fordway_sockets::{
+    Caller as _, Done, End as _, Moved, Source, Transfer, send_all, send_short, sends_by_kernel,
+};
 
 /// From this size on, bytes are written around the caches if the ring is large and the
 /// peer far: three times as fast then, and half as fast if it is near.
@@ -115,6 +117,8 @@ impl<'a> Transfer for Sending<'a> {
 
 /// A send that may not wait found no room: that there is some again is an event.
 fn await_room(conn: &Conn) {
+    // The wish without the look for room would be a waiter's that nobody wakes.
+    let _shield = Shield::new();
     conn.own().tx_own.no_space.store(1, Ordering::SeqCst);
     late::give();
     epoll::warm_all(conn);
@@ -124,7 +128,8 @@ fn await_room(conn: &Conn) {
     let end = conn.end();
     if end.has_channel() && end.peer_is_there() {
         let producer = end.producer();
-        if producer.room_hint() * 2 >= producer.capacity_bytes() {
+        // Of the kernel's room, the kernel tells.
+        if !sends_by_kernel(&end) && producer.room_hint() * 2 >= producer.capacity_bytes() {
             end.wake_own();
         }
     }
