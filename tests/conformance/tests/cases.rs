@@ -18,4 +18,4 @@ macro_rules! programs {
     };
 }
 
-programs!(stream wait epoll among shared polls masks connect listen close down fork forks fds signals threads eintr handlers actions cancel buffers flags low memory many moves ends held exec family cpus exports pointers aliases unseen kept udp_plain udp_many udp_peer udp_refused udp_bind udp_control udp_family udp_ready udp_share udp_signals udp_bad);
+programs!(stream wait epoll among shared polls masks connect listen close down fork forks fds signals threads eintr handlers jumps actions cancel buffers flags low memory many moves ends held exec family cpus exports pointers aliases unseen kept udp_plain udp_many udp_peer udp_refused udp_bind udp_control udp_family udp_ready udp_share udp_signals udp_bad);
