@@ -314,10 +314,10 @@ mod tests {
         let left: u32 = all().map(|count| count.swap(0, Ordering::Relaxed)).sum();
         if child == 0 {
             // What a call of the parent's gives back when the child returns to it.
-            let gives = |count: &AtomicU32| one_less(count) + count.load(Ordering::Relaxed);
-            let given: u32 = all().map(gives).sum();
+            let gives = |count: &AtomicU32| one_less(count) | count.load(Ordering::Relaxed);
+            let given = all().fold(0, |all, count| all | gives(count)) as u8;
             // SAFETY: the child's end.
-            unsafe { libc::_exit((left + given) as i32 | bell.bit() as i32) };
+            unsafe { libc::_exit(left as i32 | i32::from(given) | bell.bit() as i32) };
         }
         assert_eq!(bell.bit(), 2);
         let mut status = -1;
