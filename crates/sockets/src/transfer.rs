@@ -40,6 +40,10 @@ pub trait Caller {
     fn may_wait(&self) -> bool;
     /// Whether a handler has run that ends a call which has moved bytes.
     fn is_interrupted(&self) -> bool;
+    /// The same of one that has moved nothing.
+    fn is_ended(&self) -> bool {
+        self.is_interrupted()
+    }
 }
 
 /// What a call moves.
@@ -178,7 +182,14 @@ enum Left {
 #[cold]
 fn without_channel(call: &mut impl Transfer, done: usize, ends: bool) -> Option<Left> {
     if done == 0 && (!call.caller().is_same() || call.caller().has_its_number()) {
-        return Some(Left::Over(Ok(Done::Kernel)));
+        // libc's call would begin anew, and sleep behind a handler that was to end this one.
+        let is_over = call.caller().may_wait() && call.caller().is_ended();
+        let result = if is_over {
+            Err(libc::EINTR)
+        } else {
+            Ok(Done::Kernel)
+        };
+        return Some(Left::Over(result));
     }
     if ends || !call.caller().is_same() {
         return Some(Left::Over(Ok(Done::Bytes(done))));

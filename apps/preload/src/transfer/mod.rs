@@ -180,6 +180,12 @@ impl<'a> fordway_sockets::Caller for Caller<'a> {
     fn is_interrupted(&self) -> bool {
         self.handled.is_interrupted(true)
     }
+
+    fn is_ended(&self) -> bool {
+        // As of any sleep (`wait::for_conn`).
+        let has_end = !matches!(self.deadline, None | Some(Deadline::Never));
+        self.handled.is_interrupted(has_end)
+    }
 }
 
 /// Marks a thread as being in the kernel, unaware of rings, for as long as it lives.

@@ -4,6 +4,7 @@ use super::{Begun, Buffers, Caller, Unaware, by_libc, copier, distance, message,
 use crate::lock::{Guard, lock_word, rank};
 use crate::state::Conn;
 use crate::sys::{self, sys};
+use crate::thread::Shield;
 use crate::wait;
 use crate::{epoll, faults, late, real};
 use core::sync::atomic::{Ordering, fence};
@@ -483,7 +484,6 @@ fn file_by_kernel(fd: i32, file: i32, offset: *mut i64, wanted: usize) -> sys::R
 mod tests {
     use super::*;
     use crate::testing::{Channel, Silent, tables};
-    use crate::thread::Shield;
 
     #[test]
     fn who_went_to_sleep_before_room_was_wished_for_is_told_of_what_is_there() {
