@@ -580,7 +580,6 @@ impl Broker {
         if let Some(process) = process {
             self.by_process.remove(&process);
             self.everybody.forget(process);
-            self.relay_end(process);
             if self.insists(process) {
                 self.count_insisting(self.insisting - 1);
             }
@@ -593,6 +592,8 @@ impl Broker {
                 self.ring_bytes_of_the_dead = self.ring_bytes_of_the_dead.saturating_add(sent);
                 self.note_usage(&channel);
             }
+            // Behind the last look at its memory.
+            self.relay_end(process);
             let actions = self.registry.process_gone(process);
             self.carry_out(actions);
         }

@@ -9,7 +9,8 @@
 //!   our process ends, or says that it has let go     ─► the other broker is told, if it has granted something
 //!   the other broker says that its process has done  ─► our descriptor is closed
 //! ```
-//! A side is forgotten when both have come. What the other broker says is not proved: one that lies has the kernel wait for
+//! A side is forgotten when both have come. Before the first, the broker gives up its own mapping of the head: one page that is
+//! mapped has all of the link's pages stay granted. What the other broker says is not proved: one that lies has the kernel wait for
 //! it, as if nothing had been kept. Nothing is ever granted a second time, so a lie shows nobody's bytes to anybody.
 
 use fordway_registry::{LinkSide, ProcessId};
@@ -125,9 +126,20 @@ impl<D> Kept<D> {
 
     /// The same for all that a process has, which is gone.
     pub(super) fn process_gone(&mut self, process: ProcessId) -> Vec<Name> {
+        let sides = self.sides_of(process).into_iter();
+        sides.filter_map(|at| self.let_go(at)).collect()
+    }
+
+    /// The sides of a process, also those that are over.
+    pub(super) fn sides_of(&self, process: ProcessId) -> Vec<LinkSide> {
         let sides = self.0.keys().filter(|side| side.process == process);
-        let sides: Vec<LinkSide> = sides.copied().collect();
-        sides.into_iter().filter_map(|at| self.let_go(at)).collect()
+        sides.copied().collect()
+    }
+
+    /// Whether a process was handed pages of which it has not let go.
+    pub(super) fn has_any(&self, process: ProcessId) -> bool {
+        let mut sides = self.0.iter();
+        sides.any(|(at, side)| at.process == process && side.ours == Ours::Has)
     }
 
     /// The other guest has nothing mapped of it any more.
@@ -199,6 +211,20 @@ mod tests {
         kept.other_let_go(NAME);
         assert!(pages.upgrade().is_none());
         assert_eq!(kept.count_with(7), 0);
+    }
+
+    #[test]
+    fn a_side_is_found_until_both_have_let_go() {
+        let (mut kept, pages) = side();
+        // The other guest says so long before our process ends, and never that a process of its has ended.
+        kept.other_let_go(NAME);
+        assert!(pages.upgrade().is_none());
+        assert_eq!(kept.sides_of(AT.process), [AT], "it has a head mapped");
+        assert_eq!(kept.sides_of(ProcessId(4)), []);
+        assert!(kept.has_any(AT.process) && !kept.has_any(ProcessId(4)));
+        assert_eq!(kept.process_gone(AT.process), [NAME]);
+        assert!(!kept.has_any(AT.process));
+        assert_eq!((kept.sides_of(AT.process), kept.count_with(7)), (vec![], 0));
     }
 
     #[test]

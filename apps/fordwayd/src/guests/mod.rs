@@ -1298,8 +1298,12 @@ impl Broker {
 
     /// A process of ours has nothing of a link to another guest any more. The number may be another broker's.
     pub(crate) fn let_go(&mut self, process: ProcessId, link_id: u64) {
-        if let Some(guests) = &mut self.guests {
-            let name = guests.kept.let_go(LinkSide { process, link_id });
+        let side = LinkSide { process, link_id };
+        if let Some(guests) = &mut self.guests
+            && guests.kept.sides_of(process).contains(&side)
+        {
+            self.memory.remove(side);
+            let name = guests.kept.let_go(side);
             guests.tell_let_go(name);
         }
     }
@@ -1310,14 +1314,13 @@ impl Broker {
             return;
         };
         guests.relayed.retain(|(of, _), _| *of != process);
-        let links = guests
-            .links
-            .extract_if(.., |side, _| side.process == process);
-        let links = links.map(|(side, _)| side);
-        let left = guests
-            .left_links
-            .extract_if(.., |side| side.process == process);
-        links.chain(left).for_each(|side| self.memory.remove(side));
+        guests.links.retain(|side, _| side.process != process);
+        guests.left_links.retain(|side| side.process != process);
+        // A mapping of a region's head has all of its pages stay granted. The registry lists the link for as long as the
+        // other broker likes.
+        for side in guests.kept.sides_of(process) {
+            self.memory.remove(side);
+        }
         let let_go = guests.kept.process_gone(process);
         guests.tell_let_go(let_go);
         guests.unknown_doors.retain(|(of, _), _| *of != process);
