@@ -593,7 +593,7 @@ impl Broker {
                 self.note_usage(&channel);
             }
             // Behind the last look at its memory.
-            self.relay_end(process);
+            self.relay_end(process, number, peer);
             let actions = self.registry.process_gone(process);
             self.carry_out(actions);
         }

@@ -7,6 +7,7 @@
 //!
 //! ```text
 //!   our process ends, or says that it has let go     ─► the other broker is told, if it has granted something
+//!     (the end of its control connection is neither)
 //!   the other broker says that its process has done  ─► our descriptor is closed
 //! ```
 //! A side is forgotten when both have come. Before the first, the broker gives up its own mapping of the head: one page that is
@@ -136,10 +137,14 @@ impl<D> Kept<D> {
         sides.copied().collect()
     }
 
-    /// Whether a process was handed pages of which it has not let go.
-    pub(super) fn has_any(&self, process: ProcessId) -> bool {
-        let mut sides = self.0.iter();
-        sides.any(|(at, side)| at.process == process && side.ours == Ours::Has)
+    /// Our process lives, and says nothing any more. Who is to hear of links whose pages it was not handed; and whether it
+    /// has others, which are over when it is gone.
+    pub(super) fn process_left(&mut self, process: ProcessId) -> (Vec<Name>, bool) {
+        let sides = self.sides_of(process).into_iter();
+        let names = sides.filter_map(|at| self.closed(at)).collect();
+        let mut left = self.0.iter();
+        let has_any = left.any(|(at, side)| at.process == process && side.ours == Ours::Has);
+        (names, has_any)
     }
 
     /// The other guest has nothing mapped of it any more.
@@ -221,10 +226,21 @@ mod tests {
         assert!(pages.upgrade().is_none());
         assert_eq!(kept.sides_of(AT.process), [AT], "it has a head mapped");
         assert_eq!(kept.sides_of(ProcessId(4)), []);
-        assert!(kept.has_any(AT.process) && !kept.has_any(ProcessId(4)));
         assert_eq!(kept.process_gone(AT.process), [NAME]);
-        assert!(!kept.has_any(AT.process));
         assert_eq!((kept.sides_of(AT.process), kept.count_with(7)), (vec![], 0));
+    }
+
+    #[test]
+    fn what_a_process_has_that_says_nothing_any_more_is_its_until_it_is_gone() {
+        let (mut kept, _pages) = side();
+        let waits = LinkSide { link_id: 50, ..AT };
+        kept.insert(waits, (7, 5, 51), Rc::new(()), Vec::new());
+        kept.tell_grants(waits);
+        assert!(kept.hear_grants(waits));
+        assert_eq!(kept.process_left(AT.process), (vec![(7, 5, 51)], true));
+        assert_eq!(kept.process_left(AT.process), (vec![], true));
+        assert_eq!(kept.process_gone(AT.process), [NAME]);
+        assert_eq!(kept.process_left(AT.process), (vec![], false));
     }
 
     #[test]

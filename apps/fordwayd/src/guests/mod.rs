@@ -18,7 +18,7 @@
 //! that all know its new door (`DoorAck`) once the other brokers have said so.
 //!
 //! **Ends.** A process that is gone: as between processes; each broker tells the other once a process of its has nothing mapped of
-//! the other's pages (`LetGo`). The other broker is gone: the channels go down, which the two libraries do by
+//! the other's pages (`LetGo`). One that lives without its broker, whose connection it lost, has them until it ends. The other broker is gone: the channels go down, which the two libraries do by
 //! themselves, and its processes are forgotten once ours have left them. The other guest is destroyed: its processes are gone.
 //!
 //! **Limits.** gntalloc's, which is raised to [`GRANTS_MAX`]; [`LINKS_MAX`] links to one guest, [`PROCESSES_MAX`] of its processes with
@@ -36,6 +36,7 @@ use fordway_abi::shm::{
     DOOR_COUNT, GUEST_ARENA_BYTES as ARENA_BYTES, GUEST_HEAD_BYTES, GUEST_SLOT_COUNT,
 };
 use fordway_guests::talk::{self, Down, Up};
+use fordway_platform::process::{self, Peer};
 use fordway_registry::{
     Action, ChannelView, ConnectionView, LinkSide, Outgoing, Path, ProcessId, Shown, SocketFacts,
     place_of_guest,
@@ -119,6 +120,8 @@ pub(crate) struct Guests {
     left_links: BTreeSet<LinkSide>,
     /// Pages of processes of ours, also of those that are gone.
     kept: Kept<OwnedFd>,
+    /// Processes that live with such pages, and whose connection is over.
+    lingering: Vec<(ProcessId, OwnedFd)>,
     /// Grants of a process afar.
     granted: BTreeMap<LinkSide, Vec<u32>>,
     /// Regions that were allotted while actions were carried out, and those that could not be.
@@ -147,6 +150,7 @@ impl Guests {
             ring_bytes_reported: 0,
             left_links: BTreeSet::new(),
             kept: Kept::default(),
+            lingering: Vec::new(),
             granted: BTreeMap::new(),
             to_report: Vec::new(),
             failed: Vec::new(),
@@ -218,6 +222,12 @@ impl Guests {
                 false => self.tell(other, &Up::LetGo { process, link }),
             }
         }
+    }
+
+    /// A process of ours has ended, and all that it had mapped is not mapped any more.
+    fn process_gone(&mut self, process: ProcessId) {
+        let let_go = self.kept.process_gone(process);
+        self.tell_let_go(let_go);
     }
 
     /// A link of a process of ours is over.
@@ -416,6 +426,12 @@ impl Broker {
         let Some(guests) = &mut self.guests else {
             return;
         };
+        let have_ended = guests
+            .lingering
+            .extract_if(.., |(_, pidfd)| !process::is_alive(pidfd));
+        for (process, _) in have_ended.collect::<Vec<_>>() {
+            guests.process_gone(process);
+        }
         if std::mem::take(&mut guests.has_more) {
             let all: Vec<Domain> = guests.meetings.others.keys().copied().collect();
             all.into_iter().for_each(|other| self.listen_to(other));
@@ -1308,8 +1324,8 @@ impl Broker {
         }
     }
 
-    /// A process of ours is gone.
-    pub(crate) fn relay_end(&mut self, process: ProcessId) {
+    /// A process of ours is gone, or lives and has left us: what it has mapped then, it has until it ends.
+    pub(crate) fn relay_end(&mut self, process: ProcessId, number: u64, peer: Peer) {
         let Some(guests) = &mut self.guests else {
             return;
         };
@@ -1321,8 +1337,18 @@ impl Broker {
         for side in guests.kept.sides_of(process) {
             self.memory.remove(side);
         }
-        let let_go = guests.kept.process_gone(process);
+        let (let_go, has_any) = guests.kept.process_left(process);
         guests.tell_let_go(let_go);
+        match peer.pidfd {
+            Some(pidfd) if has_any => {
+                let token = Token::Pid(number).data();
+                if let Err(error) = epoll::add(&self.epoll, &pidfd, token, epoll::EventFlags::IN) {
+                    tracing::warn!("the end of process {} is seen late: {error}", peer.pid);
+                }
+                guests.lingering.push((process, pidfd));
+            }
+            _ => guests.process_gone(process),
+        }
         guests.unknown_doors.retain(|(of, _), _| *of != process);
         for other in guests.joined.remove(&process).unwrap_or_default() {
             guests.tell(other, &Up::Gone { process: process.0 });
