@@ -356,9 +356,18 @@ impl End for At<'_> {
         let reason = match why {
             Lost::Broken(_) => Reason::Protocol,
             Lost::Unseen => Reason::Unseen,
+            Lost::Alone => Reason::NoPeer,
         };
         broker::report(self.conn, status::KERNEL, reason as u32);
-        let _ = sys!(SYS_shutdown, self.fd(), libc::SHUT_RDWR);
+        match why {
+            // By whoever reads the mail, or sleeps: not in a call on this number.
+            Lost::Alone => upgrade::break_off(self.conn),
+            _ => drop(sys!(SYS_shutdown, self.fd(), libc::SHUT_RDWR)),
+        }
+    }
+
+    fn parts_alone(&self) -> bool {
+        guest::parts_alone(self.conn)
     }
 
     fn give_up(&self, reason: u32) -> u32 {

@@ -21,8 +21,16 @@
 //! view and written back. Each sleeper does that before it says that it sleeps ([`stand_by`]). A port that it finds may have been
 //! the ring of another sleeper behind the same door, whom the kernel has not run yet: that one is woken by hand.
 //!
+//! # Ends
+//! The kernel keeps our pages, as they are, for a peer that has them mapped. So a link whose peer is gone, or whose broker,
+//! waits for no answer ([`parts_alone`]): what lies in the ring for us is taken, what is ours is taken back, and the channel is
+//! over. A peer that lives after all finds a ring that was stopped and one that was left. Of a guest that is destroyed the
+//! broker tells a second time, half a second later: what could not be taken back, or finds no room by the kernel, has its
+//! connection reset, for TCP may never hear of it.
+//!
 //! # Limits
-//! A link lives as long as the broker that made it: a later one can be shown neither its pages nor its channels.
+//! A link lives as long as the broker that made it: a later one can be shown neither its pages nor its channels. Where that broker
+//! had ended before the peer's guest was destroyed, a connection whose bytes the peer was just copying is reset after a minute.
 //! Children of a fork that libc does not see (a bare system call) are killed when they touch the peer's pages.
 
 use crate::link::{self, Link, at, link_state};
@@ -283,6 +291,14 @@ pub fn after_fork() {
     }
 }
 
+/// As [`fordway_sockets::End::parts_alone`]: the peer's process is gone, its guest, or the broker here, and no other link
+/// is laid over this one. The kernel keeps our pages for a peer that has them mapped.
+#[cold]
+pub fn parts_alone(conn: &Conn) -> bool {
+    let link = at(conn.link.load(Ordering::Relaxed));
+    link.is_guest() && link.is_peer_gone()
+}
+
 /// Whether it is a forked child's connection, and the channel its parent's alone.
 #[inline]
 pub fn is_cut_off(conn: &Conn) -> bool {
@@ -298,11 +314,12 @@ pub fn misses_bytes(conn: &Conn) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Channel, GUEST_ARENA_BYTES, GuestFiles, Silent, tables};
+    use crate::state::attention;
+    use crate::testing::{Channel, GUEST_ARENA_BYTES, GuestFiles, Silent, tables, take_all};
     use crate::wait::Bell;
-    use fordway_abi::shm::{ENDPOINTS_OFFSET, Endpoint, GUEST_SLOT_COUNT, REGION_MAGIC};
+    use fordway_abi::shm::{ENDPOINTS_OFFSET, Endpoint, GUEST_SLOT_COUNT, REGION_MAGIC, tx_state};
     use fordway_ring::Entered;
-    use fordway_sockets::End as _;
+    use fordway_sockets::{End as _, Half, ends};
     use std::mem::offset_of;
 
     /// What stands in a file.
@@ -492,6 +509,155 @@ mod tests {
         wait::release(bell);
         drop(channel);
         let _ = sys!(SYS_close, port);
+    }
+
+    /// The broker says that the process at the far end of the first one is gone.
+    fn part(channel: &Channel) {
+        at(channel.links[0]).peer_gone.store(1, Ordering::Relaxed);
+        ends::peer_process_gone(&channel.ends[0].end());
+        crate::upgrade::attend_all();
+    }
+
+    fn publish(conn: &Conn, bytes: [u8; 4]) {
+        let producer = conn.producer();
+        // One that is about to publish has not seen a stop.
+        let is_in =
+            producer.state() == tx_state::RING || producer.enter(|| Some(0)) == Entered::Yes;
+        assert!(is_in);
+        let (place, _) = producer.runs(4)[0];
+        // SAFETY: room in our ring.
+        unsafe { place.cast::<[u8; 4]>().write(bytes) };
+        producer.publish(4);
+    }
+
+    fn received(fd: i32) -> [u8; 4] {
+        let mut bytes = [0; 4];
+        // SAFETY: four bytes of ours.
+        let count = unsafe { crate::hooks_io::recv(fd, bytes.as_mut_ptr().cast(), 4, 0) };
+        assert_eq!(count, 4);
+        bytes
+    }
+
+    #[test]
+    fn rings_end_without_an_answer_and_a_far_end_that_lives_finds_out() {
+        let _turn = tables();
+        let _broker = Silent::broker();
+        let files = GuestFiles::new();
+        let channel = Channel::between_guests([62, 63], &files);
+        let [near, far] = channel.ends;
+        publish(far, *b"ring");
+        publish(near, *b"back");
+        part(&channel);
+        assert!(
+            near.is_paired(),
+            "its program has not taken what lies there"
+        );
+        assert_eq!(received(channel.fds[0]), *b"ring");
+        assert!(!near.is_paired() && link::by_id(62).is_none());
+        // It had not heard of it, and finds all in the pages that are its own to keep.
+        publish(far, *b"late");
+        down::serve(&far.end());
+        assert_eq!(received(channel.fds[0]), *b"late");
+        assert_eq!(received(channel.fds[1]), *b"back");
+        down::serve(&far.end());
+        assert!(!far.is_paired());
+    }
+
+    #[test]
+    fn a_far_end_that_has_the_lock_for_good_has_the_connection_lost() {
+        let _turn = tables();
+        let _broker = Silent::broker();
+        let files = GuestFiles::new();
+        let channel = Channel::between_guests([64, 65], &files);
+        let [near, far] = channel.ends;
+        publish(near, *b"back");
+        far.own().rx_own.lock.store(1, Ordering::SeqCst);
+        part(&channel);
+        let is_lost = || near.attention.load(Ordering::Relaxed) & attention::BROKEN != 0;
+        let looks = (0..10_000).take_while(|_| {
+            down::watch(&near.end());
+            !is_lost()
+        });
+        let looks = looks.count();
+        assert!(near.is_paired() && is_lost());
+        assert!((1_000..1_500).contains(&looks), "{looks} in a minute");
+    }
+
+    #[test]
+    fn what_nobody_can_take_from_a_guest_that_is_destroyed_is_lost_at_once() {
+        let _turn = tables();
+        let _broker = Silent::broker();
+        // A reader with the lock; bytes that the kernel has no room for; nothing of ours; bytes for our program alone.
+        for (number, is_stuck) in [(0, true), (1, true), (2, false), (3, false)] {
+            let files = GuestFiles::new();
+            let channel = Channel::between_guests([74, 75], &files);
+            let [near, far] = channel.ends;
+            match number {
+                0 => {
+                    publish(near, *b"back");
+                    far.own().rx_own.lock.store(1, Ordering::SeqCst);
+                }
+                1 => {
+                    sys::set_option(channel.fds[0], libc::SOL_SOCKET, libc::SO_SNDBUF, 1);
+                    channel.fill();
+                }
+                2 => publish(near, *b"back"),
+                _ => publish(far, *b"ring"),
+            }
+            part(&channel);
+            let is_lost = || near.attention.load(Ordering::Relaxed) & attention::BROKEN != 0;
+            assert!(!is_lost(), "its process may be gone alone");
+            assert_eq!(near.is_paired(), number != 2);
+            ends::peer_process_gone(&near.end());
+            assert_eq!(is_lost(), is_stuck, "{number}");
+            if number == 3 {
+                assert_eq!(received(channel.fds[0]), *b"ring");
+                assert!(!near.is_paired());
+            }
+        }
+    }
+
+    #[test]
+    fn who_is_asked_with_a_lock_in_its_hands_leaves_behind_it() {
+        let _turn = tables();
+        let _broker = Silent::broker();
+        for half in [Half::Sending, Half::Receiving] {
+            let files = GuestFiles::new();
+            let channel = Channel::between_guests([66, 67], &files);
+            let [near, _] = channel.ends;
+            let end = near.end();
+            let guard = end.lock(half).ok().expect("nobody has it");
+            part(&channel);
+            assert!(near.is_paired(), "this thread has interrupted a copy");
+            drop(guard);
+            crate::upgrade::attend_all();
+            assert!(!near.is_paired(), "{half:?}");
+        }
+    }
+
+    #[test]
+    fn links_end_with_their_broker_whatever_the_far_end_does() {
+        let _turn = tables();
+        let _broker = Silent::broker();
+        let files = GuestFiles::new();
+        let channel = Channel::between_guests([68, 69], &files);
+        let [near, far] = channel.ends;
+        // It has gone to where no broker is heard.
+        at(channel.links[1]).inherited.store(1, Ordering::Relaxed);
+        let count = channel.fill();
+        assert!(lost());
+        crate::upgrade::attend_all();
+        let taken = std::thread::scope(|scope| {
+            let flush = || down::flush_before_end(&near.end());
+            let fds = channel.fds;
+            let taker = scope.spawn(move || take_all(fds[1], count, -1));
+            while !flush() {}
+            taker.join().expect("the thread's end")
+        });
+        assert_eq!(taken, count, "by the kernel");
+        down::serve(&near.end());
+        assert!(!near.is_paired() && far.is_paired());
+        at(channel.links[1]).inherited.store(0, Ordering::Relaxed);
     }
 
     /// As the kernel has it with another guest's pages.

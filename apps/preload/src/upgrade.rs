@@ -534,7 +534,7 @@ pub fn condemned(conn: &Conn) {
 
 /// The kernel's connection ends, and whoever sleeps in the kernel on it wakes. Another thread may
 /// close it now, and the number be a new connection's at once: a copy stays what it is.
-fn break_off(conn: &Conn) {
+pub fn break_off(conn: &Conn) {
     let socket = conn.cookie.load(Ordering::Relaxed);
     if let Ok(copy) = hidden::copy(conn.fd.load(Ordering::Relaxed)) {
         if cookie(copy) == socket {

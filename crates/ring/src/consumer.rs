@@ -518,15 +518,17 @@ impl<L: Layout> Consumer<L> {
             .store(self.tail_hint(), Ordering::Relaxed);
     }
 
-    /// The end of `drain`: from here on an empty ring is known to stay empty.
+    /// The end of `drain`: from here on an empty ring is known to stay empty. Whether this is just so.
     #[inline]
-    pub fn stop_if_drained(&self) {
+    pub fn stop_if_drained(&self) -> bool {
         let own = self.own();
         let drains = own.wait.rx_state.mine() == rx_state::DRAIN;
-        if drains && own.rx_own.drains.mine() == ONCE && !self.has_unread() {
+        let is_drained = drains && own.rx_own.drains.mine() == ONCE && !self.has_unread();
+        if is_drained {
             // Who publishes after the look at `tail` sees the stop, and sends again.
             self.stop();
         }
+        is_drained
     }
 
     /// Whether, after `stop`, whatever still comes will come by the kernel. Not so while

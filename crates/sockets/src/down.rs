@@ -22,7 +22,7 @@
 
 use crate::flush::Wait;
 use crate::{
-    End, Half, Lost, Result, State, attention, carried, ends, flush_back, holding, receive,
+    End, Half, Lost, NoLock, Result, State, attention, carried, ends, flush_back, holding, receive,
 };
 use core::sync::atomic::{Ordering, fence};
 use fordway_abi::reason::Reason;
@@ -40,6 +40,8 @@ const ANNOUNCEMENTS_MAX: u32 = 8;
 const TAKE_BACK_TRIES: u32 = 1000;
 /// Looks of the watchdog, 50 ms apart, for which a peer is believed.
 const EXCUSES_MAX: u32 = 20;
+/// The same for a peer whose broker is gone, and which may be stopped, in the middle of a copy as well: a minute.
+const EXCUSES_ALONE_MAX: u32 = 1200;
 /// Times that the watchdog may act on a connection before it is left with the kernel.
 const RESCUES_MAX: u32 = 2;
 
@@ -114,8 +116,11 @@ pub fn downgrade(end: &impl End, reason: Reason, wait: bool) {
         // Who is asked for the kernel path is asked once.
         let _shield = end.shield();
         ask_for_kernel(end, reason);
-        leave(end, Some(reason));
-        drain(end);
+        let has_left = leave(end, Some(reason));
+        if !drain(end) || !has_left {
+            // The holder of the lock is beneath us: the next call does it.
+            return ask(end.state(), reason as u32);
+        }
         end.knock_all();
         give_up_if_over(end);
     }
@@ -182,16 +187,20 @@ fn ask_for_kernel(end: &impl End, reason: Reason) {
 }
 
 /// Asks the peer for the kernel path. What is there already is taken here: a stop would leave
-/// it to the peer, whose program may not call the library for long.
-pub(crate) fn drain(end: &impl End) {
-    if let Ok(guard) = end.lock(Half::Receiving) {
-        let consumer = end.consumer();
-        consumer.drain();
-        consumer.stop_if_drained();
-        let _shield = end.shield();
-        drop(guard);
-        // Who looked meanwhile may not have seen all that may be taken.
-        end.wake_own();
+/// it to the peer, whose program may not call the library for long. False: the caller has interrupted who has the lock.
+pub(crate) fn drain(end: &impl End) -> bool {
+    match end.lock(Half::Receiving) {
+        Ok(guard) => {
+            let consumer = end.consumer();
+            consumer.drain();
+            consumer.stop_if_drained();
+            let _shield = end.shield();
+            drop(guard);
+            // Who looked meanwhile may not have seen all that may be taken.
+            end.wake_own();
+            true
+        }
+        Err(why) => why == NoLock::NoChannel,
     }
 }
 
@@ -221,10 +230,11 @@ pub fn send_by_kernel(end: &impl End, reason: Reason) -> bool {
 
 /// Takes the sending direction off the ring; if the peer has stopped taking, what
 /// it left goes by the kernel at once (or as soon as the kernel takes it). `reason`: why, if
-/// it is not the peer that wants it.
-pub(crate) fn leave(end: &impl End, reason: Option<Reason>) {
-    let Ok(guard) = end.lock(Half::Sending) else {
-        return;
+/// it is not the peer that wants it. False: as [`drain`].
+pub(crate) fn leave(end: &impl End, reason: Option<Reason>) -> bool {
+    let guard = match end.lock(Half::Sending) {
+        Ok(guard) => guard,
+        Err(why) => return why == NoLock::NoChannel,
     };
     match reason {
         Some(reason) => {
@@ -232,7 +242,7 @@ pub(crate) fn leave(end: &impl End, reason: Option<Reason>) {
             told.store(reason as u32, Ordering::Relaxed);
         }
         // Another thread has done it, and the channel may be the next one.
-        None if !end.producer().must_leave() => return,
+        None if !end.producer().must_leave() => return true,
         None => {}
     }
     let left =
@@ -247,16 +257,18 @@ pub(crate) fn leave(end: &impl End, reason: Option<Reason>) {
     drop(guard);
     // A waiter that looked meanwhile may have seen the ring taken away for a moment.
     end.knock_all();
+    true
 }
 
 /// Before this side leaves its ring: what lies there goes by the kernel, too, if the kernel
-/// has the room for it. A reader that becomes another program, without the library, then
+/// has the room for it, or no reader is waited for. A reader that becomes another program, without the library, then
 /// finds it. Under the lock; false: the reader has to drain the ring.
 fn withdraw_all(end: &impl End) -> core::result::Result<bool, Violation> {
     let producer = end.producer();
     let unread = producer.unread_hint();
     let alone = producer.state() != tx_state::RING || !end.peer_is_there() || unread == 0;
-    if alone || producer.must_leave() || unread > end.kernel_room() {
+    let has_room = || unread <= end.kernel_room() || end.parts_alone();
+    if alone || producer.must_leave() || !has_room() {
         return Ok(false);
     }
     for _ in 0..TAKE_BACK_TRIES {
@@ -307,6 +319,9 @@ pub fn watch(end: &impl End) {
         return;
     }
     let producer = end.producer();
+    if end.parts_alone() {
+        return watch_alone(end);
+    }
     if producer.state() != tx_state::RING || producer.unread_hint() == 0 {
         return;
     }
@@ -328,6 +343,41 @@ pub fn watch(end: &impl End) {
     }
     // The other direction goes too, so that the connection can be offered again.
     downgrade(end, Reason::Watchdog, false);
+}
+
+/// Bytes of ours lie in a ring that is over. Nobody takes them any more, if they could not be taken back: a reader that ended
+/// in the middle of a copy has the lock for good.
+#[cold]
+fn watch_alone(end: &impl End) {
+    if end.producer().state() == tx_state::RING && !ends::is_dead_now(end) {
+        downgrade(end, Reason::NoPeer, false);
+    }
+    give_up_if_over(end);
+    let is_left = || {
+        let producer = end.producer();
+        let by_ring = [tx_state::RING, tx_state::BACK].contains(&producer.state());
+        by_ring && producer.unread_hint() != 0
+    };
+    if end.has_channel()
+        && is_left()
+        && !has_progressed(end)
+        && end.state().excuses.fetch_add(1, Ordering::Relaxed) >= EXCUSES_ALONE_MAX
+    {
+        lose(end, Lost::Alone);
+    }
+}
+
+/// The far end's machine is gone: bytes of ours that neither it nor the kernel has taken by now, nobody takes. What it has
+/// sent is the program's to receive, which ends the channel.
+pub(crate) fn lose_if_stuck(end: &impl End) {
+    let is_stuck = holding(end, Half::Sending, || {
+        let producer = end.producer();
+        let by_ring = [tx_state::RING, tx_state::BACK].contains(&producer.state());
+        producer.back_bytes_or_zero() != 0 || by_ring && producer.unread_hint() != 0
+    });
+    if is_stuck == Some(true) {
+        lose(end, Lost::Alone);
+    }
 }
 
 /// Whether the peer has taken bytes, from the ring or from the kernel before it,
@@ -440,7 +490,9 @@ fn is_over(end: &impl End) -> bool {
     let (producer, consumer) = (end.producer(), end.consumer());
     // A peer that stopped after this direction went back still drains the ring.
     let drained = producer.unread_hint() == 0 || producer.state() == tx_state::WITHDRAWN;
-    drained && consumer.is_over().unwrap_or(false) && !is_waited_for(end)
+    // An empty ring that was stopped stays empty, whatever the peer says of it and when.
+    let takes_nothing = || end.parts_alone() && consumer.has_stopped();
+    drained && (consumer.is_over().unwrap_or(false) || takes_nothing()) && !is_waited_for(end)
 }
 
 /// Under both locks.
@@ -452,8 +504,11 @@ fn give_up<E: End>(end: &E) -> E::Link {
         },
         reason => reason,
     };
-    let flags = &end.own().cold.tx_flags;
-    flags.fetch_or(tx_flags::CLOSED, Ordering::Release);
+    if !end.parts_alone() {
+        // Else the far end has not answered yet, and what it still sends goes by the kernel.
+        let flags = &end.own().cold.tx_flags;
+        flags.fetch_or(tx_flags::CLOSED, Ordering::Release);
+    }
     let link = end.give_up(reason);
     end.wake_own();
     link

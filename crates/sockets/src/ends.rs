@@ -17,6 +17,7 @@
 
 use crate::{End, Half, Moved, Result, Source, down, holding, is_owed};
 use core::sync::atomic::{Ordering, fence};
+use fordway_abi::reason::Reason;
 use fordway_abi::shm::{tx_flags, tx_state};
 
 const RDHUP: u32 = libc::POLLRDHUP as u32;
@@ -210,12 +211,21 @@ pub fn has_error(end: &impl End) -> bool {
 /// it: the watchdog ([`down::watch`]) sends by the kernel what lies there. And a process that
 /// lives and has only left the broker has no ring any more, either: what it publishes from now
 /// on is not taken.
+///
+/// Where this end [`parts_alone`](End::parts_alone), the word comes a second time once the far end's whole machine is known to
+/// be gone, and nothing will ever come of what is left.
 pub fn peer_process_gone(end: &impl End) {
-    end.state().peer_gone.store(true, Ordering::Relaxed);
-    look(end);
+    let is_news = !end.state().peer_gone.swap(true, Ordering::Relaxed);
+    let shown = look(end);
     if end.has_channel() {
         down::drain(end);
         end.knock_all();
+        if end.parts_alone() && !is_news {
+            down::lose_if_stuck(end);
+        } else if end.parts_alone() && shown & (RDHUP | OVER) == 0 {
+            // A machine that is gone sends no FIN, ever.
+            down::ask(end.state(), Reason::NoPeer as u32);
+        }
     }
 }
 

@@ -141,6 +141,8 @@ pub enum Lost {
     Broken(Violation),
     /// The peer's program has sent past the library, and where in the stream is not known.
     Unseen,
+    /// The peer is gone for good, and what became of bytes of ours is not known.
+    Alone,
 }
 
 /// One end of a connection, as whoever runs it lends it to this crate. What is said of the
@@ -206,6 +208,11 @@ pub trait End {
     fn send_run(&self, base: *const u8, length: usize) -> Result<usize>;
     /// Bytes that the kernel's connection takes at once, by a careful guess.
     fn kernel_room(&self) -> u64;
+    /// Whether this end gives its channel up without the far end's answer: that one is gone; or, if it lives, finds all that it
+    /// has to know in memory of ours, which stays as it is for as long as it looks at it.
+    fn parts_alone(&self) -> bool {
+        false
+    }
     /// Whether the kernel's connection is a pair of AF_UNIX sockets.
     fn is_unix(&self) -> bool;
     /// Of such a pair: whether the far end is a stack, which reads by the library or not at all, and nothing while it has no room.

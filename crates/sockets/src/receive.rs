@@ -137,7 +137,7 @@ fn look<E: End>(end: &E, target: &mut impl Target) -> Result<Option<Moved>> {
     let consumer = end.consumer();
     let state = producer_state(end);
     if state == tx_state::KERNEL || state == tx_state::WITHDRAWN || consumer.has_stopped() {
-        return off_ring(end, target, state);
+        return off_ring(end, guard, target, state);
     }
     if !consumer.was_entered() {
         drop(guard);
@@ -170,13 +170,16 @@ fn look<E: End>(end: &E, target: &mut impl Target) -> Result<Option<Moved>> {
         NotCopied::Broken(violation) => down::broke(end, violation),
         NotCopied::Refused(error) => error,
     })?;
-    consumer.stop_if_drained();
+    let is_last = consumer.stop_if_drained();
     if let Some((count, crowded)) = moved {
         let head = consumer.head();
         // Until who waits for the room was woken.
         let _shield = crowded.then(|| end.shield());
         drop(guard);
         took(end, &consumer, head, count, crowded);
+        if is_last {
+            down::give_up_if_over(end);
+        }
         return Ok(Some(Moved::Bytes(count)));
     }
     if state == tx_state::BACK {
@@ -249,7 +252,17 @@ fn past_library(end: &impl End, target: &mut impl Target) -> Result<Option<Moved
 
 /// A receive before or behind the ring's part of the stream. Under the lock.
 #[cold]
-fn off_ring(end: &impl End, target: &mut impl Target, state: u32) -> Result<Option<Moved>> {
+fn off_ring<E: End>(
+    end: &E,
+    guard: E::Guard<'_>,
+    target: &mut impl Target,
+    state: u32,
+) -> Result<Option<Moved>> {
+    if end.parts_alone() {
+        // Nobody else's answer would have it end.
+        drop(guard);
+        return behind_all(end, target);
+    }
     let mut moved = before_ring(end, target, state)?;
     if moved == Some(Moved::Nothing) && is_on_its_way(end, state) {
         moved = before_ring(end, target, state)?;

@@ -51,6 +51,8 @@ pub(super) struct Other {
     region: Option<OwnRegion>,
     /// When it was met last.
     met_at: Option<Instant>,
+    /// Whether its node was there when it was looked at last. Its broker leaves it there, and it goes with the guest.
+    is_there: bool,
     /// What its node said when it was acted on.
     heard: String,
     incoming: Lines,
@@ -95,11 +97,11 @@ pub(super) struct News {
     pub(super) parted: Vec<(Domain, Parted)>,
 }
 
-/// Nothing, where there is no such node, or it is not for us to read.
+/// Nothing, where there is no such node, or it is not for us to read. Anything else says nothing of nodes.
 fn found<T>(read: Result<T, Error>) -> Result<Option<T>, Error> {
     match read {
         Ok(value) => Ok(Some(value)),
-        Err(Error::Refused(_)) => Ok(None),
+        Err(Error::Refused(name)) if ["ENOENT", "EACCES"].contains(&name.as_str()) => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -209,6 +211,7 @@ impl Meetings {
                         meeting: Meeting::Waits,
                         region: None,
                         met_at: None,
+                        is_there: false,
                         heard: String::new(),
                         incoming: Lines::default(),
                         outgoing: Vec::new(),
@@ -370,9 +373,13 @@ impl Meetings {
         let Some(known) = self.others.get_mut(&other) else {
             return;
         };
+        let was_there = std::mem::replace(&mut known.is_there, said.is_some());
         let Some(said) = said else {
             if matches!(known.meeting, Meeting::Talks(_)) {
                 self.end(other);
+            }
+            // Its broker may have ended before, and what it had made is left.
+            if was_there {
                 news.parted.push((other, Parted::Destroyed));
             }
             return;
@@ -411,6 +418,12 @@ impl Meetings {
                 self.again();
             }
         }
+    }
+
+    /// Whether a guest that was there is not, although dom0 says that it may be met.
+    pub(super) fn is_destroyed(&self, other: Domain) -> bool {
+        let known = self.others.get(&other);
+        known.is_some_and(|known| !known.is_there)
     }
 
     fn finish(&mut self, other: Domain, grant: u32) -> Result<(), Error> {

@@ -19,7 +19,8 @@
 //!
 //! **Ends.** A process that is gone: as between processes; each broker tells the other once a process of its has nothing mapped of
 //! the other's pages (`LetGo`). One that lives without its broker, whose connection it lost, has them until it ends. The other broker is gone: the channels go down, which the two libraries do by
-//! themselves, and its processes are forgotten once ours have left them. The other guest is destroyed: its processes are gone.
+//! themselves, and its processes are forgotten once ours have left them. The other guest is destroyed, with its
+//! broker or after it: its processes are gone, which ours hear twice ([`TOLD_AGAIN`]).
 //!
 //! **Limits.** gntalloc's, which is raised to [`GRANTS_MAX`]; [`LINKS_MAX`] links to one guest, [`PROCESSES_MAX`] of its processes with
 //! [`CONNECTIONS_MAX`] connections each, and [`CONNECTIONS_OF_GUEST_MAX`] in all. Beyond them connections stay on the kernel path. Only TCP, between the addresses that dom0 has told.
@@ -50,6 +51,7 @@ use rustix::event::epoll;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 const HEAD_PAGES: usize = GUEST_HEAD_BYTES / PAGE_SIZE;
 const PAGES: usize = HEAD_PAGES + ARENA_BYTES / PAGE_SIZE;
@@ -65,6 +67,10 @@ const CONNECTIONS_MAX: usize = 1024;
 const CONNECTIONS_OF_GUEST_MAX: usize = 4096;
 /// Links to one guest: half of what the grants are enough for, so that others have some, too.
 const LINKS_MAX: usize = GRANTS_MAX as usize / PAGES / 2;
+
+/// Between the first word to processes that a guest is destroyed and the second. dom0's word that it may not be met any more
+/// looks like that for a moment.
+const TOLD_AGAIN: Duration = Duration::from_millis(500);
 
 /// A process of another guest's, by that guest's number for it.
 type Afar = (Domain, u64);
@@ -83,8 +89,9 @@ struct FarLink {
 /// A connection that a senior pairs.
 #[derive(Clone, Copy, Debug)]
 struct Relayed {
-    /// `None`: it is gone, and our end has not left the channel yet.
-    other: Option<Domain>,
+    other: Domain,
+    /// The senior is gone, and our end has not left the channel yet.
+    is_left: bool,
     facts: SocketFacts,
     /// By a number of our own.
     channel: Option<ChannelView>,
@@ -95,6 +102,11 @@ struct Relayed {
 }
 
 impl Relayed {
+    /// Whether this senior pairs it.
+    fn is_with(&self, other: Domain) -> bool {
+        self.other == other && !self.is_left
+    }
+
     fn channel_id(&self) -> u64 {
         self.channel.map_or(0, |channel| channel.id)
     }
@@ -127,6 +139,8 @@ pub(crate) struct Guests {
     /// Regions that were allotted while actions were carried out, and those that could not be.
     to_report: Vec<LinkSide>,
     failed: Vec<LinkSide>,
+    /// Links to guests that are destroyed, and when the processes are told so a second time.
+    doomed: Vec<(Instant, Domain, LinkSide)>,
     /// Who has not said yet that a new door of ours is known.
     unknown_doors: BTreeMap<(ProcessId, u64), BTreeSet<Domain>>,
     /// Somebody had more to say than was read in a turn.
@@ -154,6 +168,7 @@ impl Guests {
             granted: BTreeMap::new(),
             to_report: Vec::new(),
             failed: Vec::new(),
+            doomed: Vec::new(),
             unknown_doors: BTreeMap::new(),
             has_more: false,
         })
@@ -163,7 +178,12 @@ impl Guests {
     pub(crate) fn patience_ns(&self) -> Option<u64> {
         match self.has_more || self.meetings.has_fired() {
             true => Some(0),
-            false => self.meetings.patience_ns(),
+            false => {
+                let doomed = self.doomed.first();
+                let left = doomed.map(|(at, ..)| at.saturating_duration_since(Instant::now()));
+                let left = left.map(|left| left.as_nanos() as u64);
+                left.into_iter().chain(self.meetings.patience_ns()).min()
+            }
         }
     }
 
@@ -297,6 +317,15 @@ fn wanted(other: Domain, grants: &[u32]) -> Result<OwnedFd, Error> {
     };
     let noted = Wanted::new(references(head))?.and(references(arena))?;
     Ok(noted.into_descriptor())
+}
+
+/// A process of ours is told that nobody is at the far end of a link of its any more.
+fn peer_gone(side: LinkSide) -> Action {
+    let link_id = side.link_id;
+    Action::Send {
+        to: side.process,
+        message: Outgoing::PeerGone(wire::PeerGone { link_id }),
+    }
 }
 
 /// What the registry wants a process of the junior's to be told.
@@ -439,6 +468,15 @@ impl Broker {
         let Some(guests) = &mut self.guests else {
             return;
         };
+        let now = Instant::now();
+        let due = guests.doomed.extract_if(.., |(at, ..)| *at <= now);
+        // Unless dom0 has forbidden the meeting meanwhile, for which its broker removes the node, too.
+        let due = due.filter(|(_, other, _)| guests.meetings.is_destroyed(*other));
+        let again = due.map(|(_, _, side)| peer_gone(side)).collect();
+        self.carry_out(again);
+        let Some(guests) = &mut self.guests else {
+            return;
+        };
         let mut parted = Vec::new();
         for (domain, other) in &mut guests.meetings.others {
             if let Err(why) = other.flush() {
@@ -478,21 +516,28 @@ impl Broker {
         for waits in guests.unknown_doors.values_mut() {
             waits.remove(&other);
         }
-        let of_it = guests
-            .numbers
-            .iter()
-            .filter(|((domain, _), _)| *domain == other);
-        let processes: Vec<ProcessId> = of_it.map(|(_, process)| *process).collect();
+        // Those of a broker before are waited for until the guest is no more.
+        let left = &guests.left;
+        let of_it = guests.afar.iter().filter(|(process, (domain, _))| {
+            *domain == other && (is_destroyed || !left.contains(process))
+        });
+        let processes: Vec<ProcessId> = of_it.map(|(process, _)| *process).collect();
+        let mut doomed: Vec<LinkSide> = Vec::new();
+        for process in &processes {
+            let channels = self.registry.live_channels_of(*process).into_iter();
+            doomed.extend(channels.filter_map(|channel| channel.peer));
+        }
         guests.numbers.retain(|(domain, _), _| *domain != other);
-        let of_it = |one: &Relayed| one.other == Some(other);
+        let of_it = |one: &Relayed| one.other == other && (is_destroyed || !one.is_left);
         // Without a channel there is nothing to leave.
         guests
             .relayed
             .retain(|_, one| !of_it(one) || one.channel.is_some());
         let mut relayed = Vec::new();
         for (key, one) in guests.relayed.iter_mut().filter(|(_, one)| of_it(one)) {
-            one.other = None;
+            one.is_left = true;
             relayed.push((*key, one.channel_id()));
+            doomed.extend(one.channel.map(|channel| channel.own));
         }
         let links = guests.links.extract_if(.., |_, link| link.other == other);
         let links: Vec<LinkSide> = links.map(|(side, _)| side).collect();
@@ -524,6 +569,11 @@ impl Broker {
         if let Some(guests) = &mut self.guests {
             guests.left_links.extend(&links);
             if is_destroyed {
+                doomed.sort_unstable();
+                doomed.dedup();
+                let at = Instant::now() + TOLD_AGAIN;
+                let doomed = doomed.into_iter().map(|side| (at, other, side));
+                guests.doomed.extend(doomed);
                 // Nobody answers at the other end: what is in the rings is all that there will be.
                 for (key, _) in &relayed {
                     guests.relayed.remove(key);
@@ -540,10 +590,7 @@ impl Broker {
         let over = self.guests.as_mut().map(Guests::links_over);
         for side in over.unwrap_or_default() {
             self.memory.remove(side);
-            let link_id = side.link_id;
-            let message = Outgoing::PeerGone(wire::PeerGone { link_id });
-            let to = side.process;
-            self.carry_out(vec![Action::Send { to, message }]);
+            self.carry_out(vec![peer_gone(side)]);
         }
     }
 
@@ -726,7 +773,7 @@ impl Broker {
                 let Some(to) = knows(process) else { return };
                 // Of an offer to this guest, and to no other.
                 match guests.relayed.get(&(to, conn)) {
-                    Some(one) if one.other == Some(other) && one.channel.is_none() => {}
+                    Some(one) if one.is_with(other) && one.channel.is_none() => {}
                     _ => return,
                 }
                 // That it waits there is no news for its process, whose mail is not for others to fill.
@@ -816,7 +863,7 @@ impl Broker {
                 };
                 let to = own.process;
                 let facts = match guests.relayed.get_mut(&(to, conn)) {
-                    Some(one) if one.other == Some(other) && one.channel.is_none() => {
+                    Some(one) if one.is_with(other) && one.channel.is_none() => {
                         one.channel = Some(ChannelView {
                             id: self.registry.number(),
                             slot,
@@ -868,7 +915,7 @@ impl Broker {
                 let Some(to) = knows(process) else { return };
                 let mut of_it = guests.relayed.range_mut((to, 0)..=(to, u64::MAX));
                 let one = of_it.find(|(_, one)| {
-                    one.channel.is_some() && (one.other, one.far_channel) == (Some(other), channel)
+                    one.is_with(other) && one.channel.is_some() && one.far_channel == channel
                 });
                 let Some((_, one)) = one else { return };
                 // Reasons that nobody knows share the last bit.
@@ -890,9 +937,7 @@ impl Broker {
                 guests.links.remove(&side);
                 guests.closed(side);
                 self.memory.remove(side);
-                let link_id = side.link_id;
-                let message = Outgoing::PeerGone(wire::PeerGone { link_id });
-                self.tell_ours(side.process, message);
+                self.carry_out(vec![peer_gone(side)]);
             }
             Down::Ask { process, door } => guests.tell(other, &Up::Answer { process, door }),
             Down::LetGo { process, link } => guests.kept.other_let_go((other, process, link)),
@@ -1221,7 +1266,8 @@ impl Broker {
             guests.tell(other, &Up::Join { process, doors });
         }
         let one = Relayed {
-            other: Some(other),
+            other,
+            is_left: false,
             facts: *facts,
             channel: None,
             far_channel: 0,
@@ -1246,9 +1292,10 @@ impl Broker {
         };
         let mut actions = Vec::new();
         for ((to, _), one) in &guests.relayed {
-            let (Some(other), Some(channel)) = (one.other, one.channel) else {
+            let Some(channel) = one.channel.filter(|_| !one.is_left) else {
                 continue;
             };
+            let other = one.other;
             let far = far_end(&one.facts, other);
             let reason = match self.registry.is_with_guest(&one.facts, other) {
                 true => self.rules.gate([&one.facts, &far], None),
@@ -1288,9 +1335,9 @@ impl Broker {
             tx: report.ring_bytes_tx,
             rx: report.ring_bytes_rx,
         };
-        match one.other {
-            Some(other) => guests.tell(other, &up),
-            None => self.end_links(),
+        match one.is_left {
+            false => guests.tell(one.other, &up),
+            true => self.end_links(),
         }
         true
     }

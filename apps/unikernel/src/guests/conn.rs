@@ -616,6 +616,7 @@ impl End for Conn {
         let reason = match why {
             Lost::Broken(_) => Reason::Protocol,
             Lost::Unseen => Reason::Unseen,
+            Lost::Alone => Reason::NoPeer,
         };
         self.report(status::KERNEL, reason as u32);
         self.resets.set(true);
