@@ -42,6 +42,8 @@ pub struct Link {
     /// The senior's number for it.
     pub number: u64,
     pub memory: OnceCell<rings::Link>,
+    /// The peer's process is gone, or its broker, or its guest: its answers are not waited for.
+    pub is_alone: Cell<bool>,
     /// The event channel behind each door of the peer's; 0: it is not known.
     pub ports: [Cell<u32>; DOOR_COUNT],
 }
@@ -52,6 +54,7 @@ impl Link {
             domain,
             number,
             memory: OnceCell::new(),
+            is_alone: Cell::new(false),
             ports: [const { Cell::new(0) }; DOOR_COUNT],
         }
     }
@@ -221,7 +224,7 @@ impl Conn {
         self.signal.set();
     }
 
-    /// The process at the far end is gone.
+    /// The process at the far end is gone; a second time, its guest.
     pub fn peer_gone(&self) {
         ends::peer_process_gone(self);
         self.signal.set();
@@ -578,6 +581,11 @@ impl End for Conn {
         info.map_or(0, |info| {
             KERNEL_ROOM_BYTES.saturating_sub(info.unacked_bytes as u64)
         })
+    }
+
+    // Our pages stay granted for as long as the peer has them mapped.
+    fn parts_alone(&self) -> bool {
+        self.bound().link.is_alone.get()
     }
 
     fn is_unix(&self) -> bool {

@@ -11,6 +11,9 @@
 //! A turn of the main loop acts on what has come ([`Guests::turn`]), and before it sleeps it looks at each ring once more
 //! ([`Guests::may_sleep`]). One door serves all: who rings it only ends the sleep.
 //!
+//! Links end with their peer, its broker or its guest, without an answer: of a guest that is destroyed XenStore tells, and TCP after
+//! twenty minutes or never.
+//!
 //! **Limits.** Rings take an eighth of the domain's memory, 4 MB each side of a link, and one link is one process there. The last links are for
 //! guests that have none. Pages stay rings' for good, for one peer after the other. Beyond that, and as PVH, all is TCP. While guests are met the
 //! domain is not suspended.
@@ -48,6 +51,8 @@ const OF_GUEST: &str = "guest/";
 
 /// Before what has failed is tried again, and between two meetings with one guest.
 const AGAIN_NS: u64 = 1_000_000_000;
+/// Between the word to connections that a guest is gone and the second one, behind which what is left of them is lost.
+const GONE_NS: u64 = 500_000_000;
 /// What may wait to be sent: more is a broker that does not read.
 const OUTGOING_BYTES_MAX: usize = 1 << 20;
 /// Lines of one broker that are acted on in a turn.
@@ -73,6 +78,8 @@ struct Other {
     outgoing: Vec<u8>,
     /// Its broker knows of this image.
     has_joined: bool,
+    /// When its node was found to be gone: the guest is, unless dom0 says soon that it may not be met any more.
+    gone_at_ns: Option<u64>,
 }
 
 /// A link, and what of it the connections need not know.
@@ -282,6 +289,13 @@ impl Guests {
         }
         if now_ns >= inner.watched_at_ns + AGAIN_NS {
             inner.watched_at_ns = now_ns;
+            let is_due = |known: &Other| {
+                known
+                    .gone_at_ns
+                    .is_some_and(|at_ns| now_ns > at_ns + GONE_NS)
+            };
+            let gone = inner.others.iter().filter(|(_, known)| is_due(known));
+            gone.for_each(|(other, _)| self.tell_gone(*other));
             let conns: Vec<_> = self.conns.borrow().values().cloned().collect();
             conns.iter().for_each(|conn| conn.watch());
             self.tell_carried(xen);
@@ -414,6 +428,7 @@ impl Guests {
                 incoming: Lines::default(),
                 outgoing: Vec::new(),
                 has_joined: false,
+                gone_at_ns: None,
             };
             inner.others.insert(other, known);
             // It fires at once.
@@ -439,8 +454,11 @@ impl Guests {
             known.heard.clear();
             // Its broker removes it when dom0 has said no; or the guest is gone.
             self.is_said.set(true);
-            return self.part(inner, xen, other, now_ns);
+            known.gone_at_ns.get_or_insert(now_ns);
+            self.part(inner, xen, other, now_ns);
+            return self.tell_gone(other);
         };
+        known.gone_at_ns = None;
         if said == known.heard {
             return;
         }
@@ -607,14 +625,24 @@ impl Guests {
         let (own, range, port) = wire.end();
         xen.port_close(port);
         inner.wires.push((other, own, range));
-        self.ask_down(|conn| conn.domain == other, Reason::NoPeer);
         for held in &mut inner.links {
             if held.link.domain == other {
                 held.is_over = true;
                 held.owes_word = false;
+                held.link.is_alone.set(true);
             }
         }
+        self.ask_down(|conn| conn.domain == other, Reason::NoPeer);
         true
+    }
+
+    /// A guest is gone, of which TCP may never hear.
+    fn tell_gone(&self, other: u16) {
+        for conn in self.conns.borrow().values() {
+            if conn.domain == other && conn.channel().is_some() {
+                conn.peer_gone();
+            }
+        }
     }
 
     /// These connections go back to TCP.
@@ -814,6 +842,7 @@ impl Guests {
                 };
                 let held = &mut inner.links[at];
                 held.is_over = true;
+                held.link.is_alone.set(true);
                 let conns: Vec<_> = self.conns.borrow().values().cloned().collect();
                 for conn in conns.iter().filter(|conn| conn.is_of(&held.link)) {
                     conn.peer_gone();
