@@ -989,6 +989,29 @@ mod tests {
         hidden::close(PROCESS.broker.fd.swap(-1, Ordering::Relaxed));
     }
 
+    #[test]
+    fn a_broker_that_takes_nothing_hears_later_that_a_link_is_let_go_of() {
+        let _turn = tables();
+        let Files([ours, broker]) = &pretended();
+        pretend(hidden::copy(*ours).expect("a hidden descriptor"));
+        // The broker's socket takes no more for now.
+        let mut byte = 0u8;
+        let place = &raw mut byte;
+        while sys!(SYS_sendto, *ours, place, 1, libc::MSG_DONTWAIT, 0, 0).is_ok() {}
+        guest::let_go(73);
+        guest::stand_by(0);
+        assert!(link::has_guests(), "it is kept");
+        let said = || told(*broker).and_then(|packet| packet.body::<LetGo>());
+        while sys!(SYS_recvfrom, *broker, place, 1, libc::MSG_DONTWAIT, 0, 0).is_ok() {}
+        assert_eq!(said(), None);
+        guest::stand_by(0);
+        assert_eq!(said(), Some(LetGo { link_id: 73 }));
+        assert!(!link::has_guests());
+        guest::stand_by(0);
+        assert_eq!(said(), None, "once");
+        hidden::close(PROCESS.broker.fd.swap(-1, Ordering::Relaxed));
+    }
+
     /// What a new broker was told at last of a channel with number 5, if `change` came to its
     /// connection while the broker was told of it. `None`: the broker was not told in time.
     fn told_meanwhile(change: impl Fn(&Conn)) -> Option<Vec<Packet>> {

@@ -8,7 +8,7 @@
 //!
 //! The kernel maps a peer's pages once, and gives them to no forked child (VM_DONTCOPY). So before a fork each
 //! connection is taken back to the kernel, and waited for as before an exec ([`before_fork`]). In the child zeros lie in
-//! the place of the peer's pages, and it locks no half of such a channel ([`is_cut_off`]): its first call lets go
+//! the place of the peer's pages and of ours, and it locks no half of such a channel ([`is_cut_off`]): its first call lets go
 //! of it, or fails with ECONNRESET where either end still owed bytes at the fork, which the child would miss or overtake.
 //!
 //! # Wait pages
@@ -34,11 +34,12 @@
 //! Children of a fork that libc does not see (a bare system call) are killed when they touch the peer's pages.
 
 use crate::link::{self, Link, at, link_state};
+use crate::packet::poll_one;
 use crate::process::PROCESS;
 use crate::state::Conn;
 use crate::sys::{self, sys};
 use crate::{broker, wait};
-use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering, fence};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering, fence};
 use fordway_abi::control::{Guest, LetGo};
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::{
@@ -84,10 +85,38 @@ pub fn make(guest: &Guest, own: i32, peer: i32) -> sys::Result<()> {
     made
 }
 
-/// Tells the broker that nothing of a link is mapped here: the peer's guest keeps its pages for us until then.
+/// Tells the broker that nothing of a link is mapped here: the peer's guest keeps its pages for us until then. A broker that
+/// takes nothing for now is told before one of the next sleeps.
 pub fn let_go(link_id: u64) {
-    if link_id != NO_BROKERS {
-        let _ = broker::send(&LetGo { link_id }, &[]);
+    if link_id != NO_BROKERS && broker::send(&LetGo { link_id }, &[]) == Err(libc::EAGAIN) {
+        let free = |word: &&AtomicU64| {
+            let kept = word.compare_exchange(0, link_id, Ordering::SeqCst, Ordering::Relaxed);
+            kept.is_ok()
+        };
+        if PROCESS.links.owed.iter().find(free).is_some() {
+            PROCESS.links.guests.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+/// What the broker has still to hear, to be told or not.
+fn take_owed() -> impl Iterator<Item = u64> {
+    let taken = PROCESS
+        .links
+        .owed
+        .iter()
+        .map(|word| word.swap(0, Ordering::SeqCst));
+    taken.filter(|link_id| *link_id != 0).inspect(|_| {
+        PROCESS.links.guests.fetch_sub(1, Ordering::Relaxed);
+    })
+}
+
+fn tell_owed() {
+    let owed = &PROCESS.links.owed;
+    if owed.iter().any(|word| word.load(Ordering::Relaxed) != 0)
+        && poll_one(broker::fd(), libc::POLLOUT, 0)
+    {
+        take_owed().for_each(let_go);
     }
 }
 
@@ -172,6 +201,7 @@ pub fn acted() {
 /// by a ring.
 #[cold]
 pub fn stand_by(door: usize) -> bool {
+    tell_owed();
     let mut has_come = false;
     for (_, link) in all() {
         has_come |= open_views(link, door);
@@ -227,6 +257,7 @@ pub fn notify(fd: i32, port: u32) {
 /// attended to.
 pub fn lost() -> bool {
     let mut any = false;
+    take_owed().for_each(drop);
     for (index, link) in all() {
         if link.useless.load(Ordering::Relaxed) == 0 {
             link.give_up(index, Reason::NoBroker);
@@ -271,23 +302,29 @@ fn take_back() {
     }
 }
 
-/// In a forked child, before anything looks at a peer's pages: there are none. Zeros are laid there without other
-/// room for them meanwhile, of which a child may have none: no other thread looks.
+/// In a forked child, before anything looks at a peer's pages: there are none. Nor may ours be mapped here: they would stay
+/// granted until the child ends. Zeros are laid there without other room for them meanwhile, of which a child may have none: no
+/// other thread looks. Nothing is owed by the child.
 pub fn after_fork() {
+    take_owed().for_each(drop);
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
     // Also places that are free: another thread may have been about to make a link there, or to end one.
     for link in link::places() {
         let is_free = link.state.load(Ordering::Relaxed) == link_state::FREE;
-        let (base, none) = (link.peer_base.load(Ordering::Relaxed), -1_isize);
-        if base.is_null() || !(is_free || link.is_guest()) {
+        if !(is_free || link.is_guest()) {
             continue;
         }
         if is_free {
             link.guest.store(0, Ordering::Relaxed);
         }
-        let reads = libc::PROT_READ;
-        let _ = sys!(SYS_mmap, base, REGION_BYTES, reads, flags, none, 0);
-        let _ = sys!(SYS_madvise, base, REGION_BYTES, libc::MADV_DONTDUMP);
+        let (reads, writes) = (libc::PROT_READ, libc::PROT_READ | libc::PROT_WRITE);
+        for (base, protection) in [(&link.own_base, writes), (&link.peer_base, reads)] {
+            let (base, none) = (base.load(Ordering::Relaxed), -1_isize);
+            if !base.is_null() {
+                let _ = sys!(SYS_mmap, base, REGION_BYTES, protection, flags, none, 0);
+                let _ = sys!(SYS_madvise, base, REGION_BYTES, libc::MADV_DONTDUMP);
+            }
+        }
     }
 }
 
@@ -688,6 +725,9 @@ mod tests {
         let nobody = at(silent.links[1]);
         nobody.inherited.store(1, Ordering::Relaxed);
         assert_eq!(far.producer().enter(|| Some(0)), Entered::Yes);
+        let bell = sys!(SYS_eventfd2, 0, libc::EFD_CLOEXEC).expect("a bell") as i32;
+        assert!(at(cut.links[0]).add_door(1, bell, 0));
+        let door = at(cut.links[0]).doors[1].load(Ordering::Relaxed) - 1;
         // And here are bytes that only the parent can take: there is no room for them by the kernel.
         let [leaves, misses] = cut.ends;
         sys::set_option(cut.fds[0], libc::SOL_SOCKET, libc::SO_SNDBUF, 1);
@@ -698,6 +738,9 @@ mod tests {
         if child == 0 {
             // SAFETY: one that hangs is killed, and the parent says so.
             unsafe { libc::alarm(30) };
+            let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+            let has_rings = maps.is_empty() || maps.contains("/memfd:pages");
+            let has_door = sys!(SYS_fcntl, door, libc::F_GETFD).is_ok();
             let generation = |conn: &Conn| {
                 // SAFETY: mapped by `bind`, if the child has it.
                 let peer = unsafe { &*conn.peer.load(Ordering::Relaxed) };
@@ -714,6 +757,8 @@ mod tests {
                 attended[2] == Err(libc::ECONNRESET) && again == attended[2],
                 sent == Ok(1),
                 !link::has_guests(),
+                !has_rings,
+                !has_door,
             ];
             let held = facts.iter().enumerate();
             let code = held.fold(0, |code, (at, holds)| code | i32::from(*holds) << at);
@@ -724,7 +769,7 @@ mod tests {
         // SAFETY: a child of ours.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
         assert!(libc::WIFEXITED(status), "killed: {status:#x}");
-        assert_eq!(libc::WEXITSTATUS(status), 0b11_1111);
+        assert_eq!(libc::WEXITSTATUS(status), 0b1111_1111);
         // In the parent nothing is lost, and nobody goes on by rings.
         assert!(near.is_paired(), "its far end has not answered");
         assert_eq!(misses.consumer().fill_bytes(), Ok(count as u64));

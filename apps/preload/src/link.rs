@@ -31,6 +31,9 @@ use fordway_sockets::down;
 /// Links of one process.
 pub const LINK_COUNT: usize = 4096;
 
+/// More than the broker has links to other guests, those among them of which it has not heard that they are over.
+pub const OWED_MAX: usize = 32;
+
 /// States of a link.
 pub mod link_state {
     /// Not in use.
@@ -99,8 +102,10 @@ pub struct Links {
     link_high: AtomicU32,
     /// How often some peer was seen to have acted on the kernel's sockets.
     acts_seen: AtomicU32,
-    /// Links of this process to other guests.
+    /// Links of this process to other guests, and those of which the broker has still to hear that they are over.
     pub guests: AtomicU32,
+    /// Numbers of the latter; 0: none.
+    pub owed: [AtomicU64; OWED_MAX],
 }
 
 impl Links {
@@ -111,6 +116,7 @@ impl Links {
             link_high: AtomicU32::new(0),
             acts_seen: AtomicU32::new(0),
             guests: AtomicU32::new(0),
+            owed: [const { AtomicU64::new(0) }; OWED_MAX],
         }
     }
 }
@@ -193,6 +199,10 @@ pub fn after_fork() {
         link.inherited.store(1, Ordering::Relaxed);
         link.sweeping.reset();
         link.close_views();
+        if link.is_guest() {
+            // A channel of events is open for as long as somebody has it.
+            link.close_doors();
+        }
     }
     PROCESS.links.guests.store(0, Ordering::Relaxed);
 }
@@ -410,6 +420,12 @@ impl Link {
         }
     }
 
+    fn close_doors(&self) {
+        for door in &self.doors {
+            self.close_door(door.swap(0, Ordering::SeqCst));
+        }
+    }
+
     fn close_views(&self) {
         for view in self.views.iter().flatten() {
             self.close_door(view.swap(0, Ordering::SeqCst));
@@ -590,9 +606,7 @@ impl Link {
         }
         blank(self.page_place.load(Ordering::Relaxed), WAIT_PAGE_BYTES);
         hidden::close(self.own_fd.load(Ordering::Relaxed));
-        for door in &self.doors {
-            self.close_door(door.swap(0, Ordering::SeqCst));
-        }
+        self.close_doors();
         self.close_views();
     }
 }
