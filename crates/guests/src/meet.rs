@@ -40,17 +40,17 @@ pub fn permissions(other: u16, own: u16) -> [String; 2] {
 }
 
 /// Whether a guest may have one more link, where there are only so many. `had` are the links there are, by the guests that
-/// have them. As many as guests are `met` that have none are left for these.
+/// have them. As many as there are among the guests that `may_be_met` that have none are left for these.
 pub fn may_have_link(
     other: u16,
-    met: impl Iterator<Item = u16>,
+    may_be_met: impl Iterator<Item = u16>,
     had: &[u16],
     links_max: usize,
 ) -> bool {
     let has_none = |domain: &u16| !had.contains(domain);
     let left_for_others = match has_none(&other) {
         true => 0,
-        false => met.filter(has_none).count(),
+        false => may_be_met.filter(has_none).count(),
     };
     had.len() + left_for_others < links_max
 }

@@ -587,12 +587,9 @@ impl Guests {
         let is_kept = |(_, own): &&(u16, Granted)| !own.references().is_empty();
         let kept = inner.regions.iter().filter(is_kept);
         let had: Vec<u16> = links.chain(kept.map(|(last, _)| *last)).collect();
-        let met = inner
-            .others
-            .iter()
-            .filter(|(_, known)| known.wire.is_some());
-        let met = met.map(|(domain, _)| *domain);
-        if !meet::may_have_link(other, met, &had, self.links_max) {
+        // Also those whose broker is not there just now, or not yet.
+        let others = inner.others.keys().copied();
+        if !meet::may_have_link(other, others, &had, self.links_max) {
             return None;
         }
         let mut regions = inner.regions.iter();
