@@ -140,6 +140,7 @@ cases! {
     "guests-programs-early", [Linux, Fordway], long, 300, 100, "the same with offers at the first call, and a redis that forks seven times beside clients";
     "guests-namespaces", [Linux, Fordway], long, 300, 100, "redis in a namespace of a guest, clients in the other one and in a namespace of its";
     "guests-others", [Linux, Fordway], long, 300, 100, "nginx with ab, and iperf3, in two Linux guests";
+    "guests-dying", [Linux, Fordway], long, 1500, 550, "a Linux guest destroyed in the middle of transfers, 51 times; the others are none the worse";
     "guests-four", [Linux, Fordway], long, 300, 120, "two pairs of Linux guests at once, and a server with three clients";
     "guests-unikernel", [Linux, Fordway, HttpdGuests, KvGuests], long, 300, 100, "redis-benchmark and curl in a Linux guest reach the unikernel's kv and httpd by rings";
     "guests-unikernel-hostile", [Linux, Fordway, Hostile, KvGuests], long, 400, 200, "the unikernel's kv against a guest that lies, floods, rings and keeps what it is granted";

@@ -32,6 +32,7 @@ const CASES: &[(&str, &str)] = &[
         "guests-others",
         include_str!("../programs/guests-others.sh"),
     ),
+    ("guests-dying", include_str!("../programs/guests-dying.sh")),
     ("guests-four", include_str!("../programs/guests-four.sh")),
     (
         "guests-unikernel",
