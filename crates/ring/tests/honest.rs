@@ -286,7 +286,7 @@ fn memory_comes_back() {
 /// former segment is read first.
 #[test]
 fn large_writes_have_the_ring_grow() {
-    const LARGE_BYTES: usize = 8 << 10;
+    const LARGE_BYTES: usize = 16 << 10;
     let (from, to) = (own_region(), own_region());
     let mut channel = Channel::new(0, &from, &to);
     let small = channel.producer.capacity_bytes();
