@@ -4,7 +4,7 @@
 use crate::state::{self, Conn, PROGRAMS_END, STACKS_END, kind, slot};
 use crate::sys::{self, give, set_errno, sys};
 use crate::thread::Shield;
-use crate::transfer::Unaware;
+use crate::transfer::{self, Unaware};
 use crate::{
     broker, claim, config, datagram, epoll, faults, fork, hooks_options, hooks_stack, hooks_vsock,
     identity, libcs, real, select, stack, stay, thread, upgrade, wait,
@@ -76,15 +76,20 @@ fn is_tcp(fd: c_int) -> bool {
     sys::int_option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == libc::IPPROTO_TCP
 }
 
-/// The descriptor is closed, or about to be, or overwritten.
+/// The descriptor is closed, or overwritten.
 fn forget(fd: c_int) {
+    forget_by(fd, None);
+}
+
+/// The same of one that is about to be. `until_ns`: what [`flush`] has said of it.
+fn forget_by(fd: c_int, until_ns: Option<u64>) {
     let Some(word) = slot(fd) else { return };
     let was = word.load(Ordering::Acquire);
     match was & kind::MASK {
         kind::CONN => {
             let conn = state::conn_at(was & !kind::MASK);
             word.store(kind::UNKNOWN, Ordering::Release);
-            drop_reference(conn, fd);
+            drop_reference(conn, fd, until_ns);
         }
         kind::EPOLL => {
             word.store(kind::UNKNOWN, Ordering::Release);
@@ -99,6 +104,11 @@ fn forget(fd: c_int) {
     }
 }
 
+/// What waits in a close, or in what overwrites a descriptor, before any of its steps that belong together.
+fn flush(fd: c_int) -> Option<u64> {
+    upgrade::flush_before_closing(state::conn(fd)?)
+}
+
 /// libc is about to close the descriptor without calling [`close`].
 pub fn closed_by_libc(fd: c_int) {
     if may_change(fd) {
@@ -106,7 +116,7 @@ pub fn closed_by_libc(fd: c_int) {
     }
 }
 
-fn drop_reference(conn: &Conn, fd: c_int) {
+fn drop_reference(conn: &Conn, fd: c_int, until_ns: Option<u64>) {
     if conn.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
         // Waiters look at the channel through their items: these go first. And before the
         // connection is left to its sleepers, the last of which gives the entry back.
@@ -114,7 +124,7 @@ fn drop_reference(conn: &Conn, fd: c_int) {
         if stay::keep(conn, fd) {
             return;
         }
-        upgrade::closing(conn);
+        upgrade::closing(conn, until_ns);
         fork::let_go(&conn.held);
         let _mail = broker::hold_mail();
         state::free_conn(conn);
@@ -149,7 +159,7 @@ fn copied_for_exec(old: c_int) {
     }
 }
 
-/// `new` is now another descriptor of what `old` is.
+/// `new` is now another descriptor of what `old` is. Of one of libc's streams, the rest is [`settle`]'s.
 fn duplicated(old: c_int, new: c_int) {
     if old == new {
         return;
@@ -164,7 +174,7 @@ fn duplicated(old: c_int, new: c_int) {
             if (0..=libc::STDERR_FILENO).contains(&new) {
                 // libc's streams read and write it past the library.
                 down::bar(&conn.end(), Reason::Stdio);
-                down::downgrade(&conn.at(new), Reason::Stdio, true);
+                down::leave_and_stop(&conn.at(new), Reason::Stdio);
             }
         }
         kind::EPOLL => set_kind(new, word),
@@ -175,6 +185,13 @@ fn duplicated(old: c_int, new: c_int) {
         }
         _ if word & kind::OF_STACK != 0 => set_kind(new, word),
         _ => set_kind(new, kind::UNKNOWN),
+    }
+}
+
+/// What waits behind [`duplicated`].
+fn settle(new: c_int) {
+    if let Some(conn) = state::conn(new).filter(|_| new <= libc::STDERR_FILENO) {
+        down::settle(&conn.at(new), down::deadline(sys::now_ns()));
     }
 }
 
@@ -365,23 +382,28 @@ pub fn shutdown(fd: c_int, how: c_int) -> c_int {
     }
     let conn = state::conn(fd)
         .filter(|_| config::is_active() && (libc::SHUT_RD..=libc::SHUT_RDWR).contains(&how));
+    let (sends, receives) = (how != libc::SHUT_RD, how != libc::SHUT_WR);
     // Without a channel, none is to be used before the kernel's FIN has gone: it would have
     // to announce it.
-    let unaware = conn.filter(|conn| !conn.is_paired()).map(Unaware::reader);
-    let is_free = conn.is_none_or(|conn| {
-        let sends = how != libc::SHUT_RD && conn.is_paired();
-        ends::before_shutdown(&conn.at(fd), sends, how != libc::SHUT_WR)
+    let without_channel = conn.and_then(|conn| {
+        transfer::by_libc(Unaware::reader, conn, || {
+            ends::before_shutdown(&conn.at(fd), false, receives);
+            real::shutdown(fd, how) as isize
+        })
     });
-    let result = match (is_free, how) {
-        (true, _) => real::shutdown(fd, how),
-        (false, libc::SHUT_RDWR) => real::shutdown(fd, libc::SHUT_RD),
-        (false, _) => 0,
+    let with_channel = || {
+        let is_free = conn.is_none_or(|conn| ends::before_shutdown(&conn.at(fd), sends, receives));
+        match (is_free, how) {
+            (true, _) => real::shutdown(fd, how),
+            (false, libc::SHUT_RDWR) => real::shutdown(fd, libc::SHUT_RD),
+            (false, _) => 0,
+        }
     };
+    let result = without_channel.map_or_else(with_channel, |result| give(result) as c_int);
     let errno = sys::errno();
     // Also of an unconnected one, of which it says that it is not connected (linux: inet_shutdown).
     datagram::shut(fd, how);
     wait::acted();
-    drop(unaware);
     set_errno(errno);
     result
 }
@@ -411,8 +433,9 @@ pub fn close(fd: c_int) -> c_int {
 
 /// Closes what the table knows. No handler comes in between, and jumps: it would leave a descriptor without its entry.
 fn close_known(fd: c_int) -> c_int {
+    let until_ns = flush(fd);
     let shield = Shield::new();
-    forget(fd);
+    forget_by(fd, until_ns);
     // A thread that is cancelled in libc's close drops no shield.
     thread::enter();
     let (result, shield) = thread::guarded(shield, never_closed, core::ptr::null_mut(), || {
@@ -437,12 +460,16 @@ pub fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
         // Hidden descriptors are close-on-exec anyway.
         return real::close_range(first, last, flags);
     }
+    let end = last.min(state::FD_COUNT as u32 - 1);
+    let borrowed = identity::in_borrowed_memory();
     // As in `close_known`.
+    let until_ns = match borrowed {
+        true => None,
+        false => (first..=end).filter_map(|fd| flush(fd as c_int)).min(),
+    };
     let _shield = Shield::new();
     // Runs of descriptors between hidden ones are closed each with one call.
-    let end = last.min(state::FD_COUNT as u32 - 1);
     let mut from = first;
-    let borrowed = identity::in_borrowed_memory();
     for fd in first..=end {
         let word = state::look(fd as c_int);
         if word & kind::MASK == kind::HIDDEN {
@@ -451,7 +478,7 @@ pub fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
             }
             from = fd + 1;
         } else if word != kind::UNKNOWN && !borrowed {
-            forget(fd as c_int);
+            forget_by(fd as c_int, until_ns);
         }
     }
     if from > last {
@@ -469,12 +496,21 @@ pub fn closefrom(first: c_int) {
 
 /// As dup(2).
 pub fn dup(fd: c_int) -> c_int {
-    let new = real::dup(fd);
-    copied_for_exec(fd);
-    if new >= 0 && may_change(fd) && may_change(new) {
+    copy(fd, || real::dup(fd))
+}
+
+/// libc makes a copy of `old`, by a number that is free.
+fn copy(old: c_int, by_libc: impl FnOnce() -> c_int) -> c_int {
+    // As in `close_known`.
+    let shield = Shield::new();
+    let new = by_libc();
+    if new >= 0 && may_change(old) && may_change(new) {
         forget(new);
-        duplicated(fd, new);
+        duplicated(old, new);
     }
+    drop(shield);
+    copied_for_exec(old);
+    settle(new);
     new
 }
 
@@ -493,11 +529,13 @@ fn replace(old: c_int, new: c_int, by_libc: impl FnOnce() -> c_int) -> c_int {
         return give(Err(libc::EBADF)) as c_int;
     }
     let change = old != new && may_change(old) && may_change(new);
-    // As in `close_known`.
-    let shield = change.then(Shield::new);
     // Only what is open can be copied; else `new` stays as it is.
-    if change && sys!(SYS_fcntl, old, libc::F_GETFD).is_ok() {
-        forget(new);
+    let overwrites = change && sys!(SYS_fcntl, old, libc::F_GETFD).is_ok();
+    // As in `close_known`.
+    let until_ns = overwrites.then(|| flush(new)).flatten();
+    let shield = change.then(Shield::new);
+    if overwrites {
+        forget_by(new, until_ns);
     }
     let result = by_libc();
     if result >= 0 && change {
@@ -506,6 +544,9 @@ fn replace(old: c_int, new: c_int, by_libc: impl FnOnce() -> c_int) -> c_int {
     }
     drop(shield);
     copied_for_exec(old);
+    if result >= 0 && change {
+        settle(new);
+    }
     result
 }
 
@@ -513,38 +554,26 @@ fn replace(old: c_int, new: c_int, by_libc: impl FnOnce() -> c_int) -> c_int {
 /// As fcntl(2): a third argument that the command does not take is never looked at.
 pub unsafe fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
     // SAFETY: the program's own arguments.
-    let result = unsafe { real::fcntl(fd, command, argument) };
+    let by_libc = || unsafe { real::fcntl(fd, command, argument) };
     if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
-        copied_for_exec(fd);
+        return copy(fd, by_libc);
     }
+    let result = by_libc();
     // What changes nothing need not be asked whose the table is.
-    let changes = matches!(
-        command,
-        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC | libc::F_SETFL
-    );
-    if result < 0 || !changes || !may_change(fd) {
+    if result < 0 || command != libc::F_SETFL || !may_change(fd) {
         return result;
     }
-    match command {
-        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC if may_change(result) => {
-            forget(result);
-            duplicated(fd, result);
+    if let Some(conn) = state::conn(fd) {
+        let nonblock = argument as c_int & libc::O_NONBLOCK != 0;
+        conn.nonblock.store(u32::from(nonblock), Ordering::Relaxed);
+        if argument as c_int & libc::O_ASYNC != 0 {
+            hooks_options::signalled(conn, fd);
         }
-        libc::F_SETFL => {
-            if let Some(conn) = state::conn(fd) {
-                let nonblock = argument as c_int & libc::O_NONBLOCK != 0;
-                conn.nonblock.store(u32::from(nonblock), Ordering::Relaxed);
-                if argument as c_int & libc::O_ASYNC != 0 {
-                    hooks_options::signalled(conn, fd);
-                }
-            } else if datagram::of(fd).is_some() {
-                datagram::set_nonblocking(fd, argument as c_int & libc::O_NONBLOCK != 0);
-                if argument as c_int & libc::O_ASYNC != 0 {
-                    datagram::bar(fd, Reason::Unsupported);
-                }
-            }
+    } else if datagram::of(fd).is_some() {
+        datagram::set_nonblocking(fd, argument as c_int & libc::O_NONBLOCK != 0);
+        if argument as c_int & libc::O_ASYNC != 0 {
+            datagram::bar(fd, Reason::Unsupported);
         }
-        _ => {}
     }
     result
 }

@@ -185,15 +185,15 @@ pub fn poll_since(
 ) -> sys::Result<usize> {
     thread::cancellation_point();
     broker::check_mail();
-    for entry in fds.iter() {
-        if let Some(conn) = paired(entry.fd)
-            && conn.attention.load(Ordering::Relaxed) != 0
-        {
-            let _ = down::attend(&conn.end());
-        }
-    }
     let (deadline, mut slices) = (Deadline::after(timeout_ns), None);
     loop {
+        for entry in fds.iter() {
+            if let Some(conn) = paired(entry.fd)
+                && conn.attention.load(Ordering::Relaxed) != 0
+            {
+                let _ = down::attend(&conn.end());
+            }
+        }
         upgrade::serve_owing();
         // Once in slices, always: a handler that runs behind the next look is seen at the end of one.
         slices = slices.or(wait::plain_slice_ns());
@@ -233,7 +233,8 @@ pub fn poll_since(
             }
         }
         match spin(fds)? {
-            Some(0) => continue,
+            Some(0) if !deadline.has_passed() => continue,
+            Some(0) => return ask(fds, mask),
             Some(count) => return Ok(count),
             None => {}
         }
@@ -441,7 +442,6 @@ impl Taken<'_> {
 
 /// For a thread that never comes back from its sleep.
 extern "C" fn abandon(taken: *mut c_void) {
-    let _shield = Shield::new();
     wait::forget_own();
     // SAFETY: of `sleep` or `unaware`, whose frame is still there.
     unsafe { &mut *taken.cast::<Taken<'_>>() }.give_back();

@@ -33,6 +33,11 @@ impl<'a> Stay<'a> {
         }
     }
 
+    /// Whether the call has slept, or was about to.
+    pub fn has_begun(&self) -> bool {
+        self.conn.is_some()
+    }
+
     /// What the socket is to be called by, which was `fd` when the call began: that number may have
     /// been closed in a sleep, and be another socket's.
     pub fn descriptor(&self, fd: i32) -> i32 {
@@ -67,7 +72,6 @@ impl<'a> Stay<'a> {
 }
 
 extern "C" fn abandon(conn: *mut c_void) {
-    let _shield = Shield::new();
     // SAFETY: of `Stay::begin`: an entry of the table, which stays.
     leave(unsafe { &*conn.cast::<Conn>() });
 }
@@ -138,7 +142,7 @@ fn is_last(conn: &Conn) -> bool {
 #[cold]
 fn end(conn: &Conn) {
     let _shield = Shield::new();
-    upgrade::closing(conn);
+    upgrade::closing(conn, None);
     fork::let_go(&conn.held);
     let fd = conn.fd.load(Ordering::Relaxed);
     let mail = broker::hold_mail();

@@ -182,15 +182,9 @@ impl Thread {
     }
 }
 
-/// libc's record of a routine to call when a frame is left for good (pthread.h). musl's ends
-/// before the last word, and has the third one for what is the last of glibc's.
-#[repr(C)]
-struct CleanupBuffer {
-    routine: usize,
-    argument: *mut c_void,
-    cancel_type: c_int,
-    previous: *mut c_void,
-}
+/// libc's record of a routine to call when a frame is left for good (pthread.h): a routine, an argument, and two words more.
+/// musl's has one.
+type CleanupBuffer = [*mut c_void; 4];
 
 /// What is called if the thread never comes back to the frame that has it.
 #[repr(C)]
@@ -198,32 +192,46 @@ pub struct Guard {
     buffer: CleanupBuffer,
     /// The next one around it.
     outer: *mut Guard,
+    routine: extern "C" fn(*mut c_void),
+    argument: *mut c_void,
+}
+
+extern "C" fn nothing(_: *mut c_void) {}
+
+/// The frame of `guard` is left for good. libc takes a guard off its list behind the routine: a handler that jumps out of the
+/// routine would have libc call that once more.
+extern "C" fn left(guard: *mut c_void) {
+    let _shield = Shield::new();
+    // SAFETY: a jump ends the frames above it, and this one is still there.
+    unsafe {
+        let guard = guard.cast::<Guard>();
+        (*guard).pop();
+        ((*guard).routine)((*guard).argument);
+    }
 }
 
 impl Guard {
     /// Of nothing yet.
     pub const fn new() -> Self {
         Self {
-            buffer: CleanupBuffer {
-                routine: 0,
-                argument: core::ptr::null_mut(),
-                cancel_type: 0,
-                previous: core::ptr::null_mut(),
-            },
+            buffer: [core::ptr::null_mut(); 4],
             outer: core::ptr::null_mut(),
+            routine: nothing,
+            argument: core::ptr::null_mut(),
         }
     }
 
-    /// If the thread leaves the frame for good from now on, `routine` gives back what it had taken. Under a shield.
+    /// If the thread leaves the frame for good from now on, `routine` gives back what it had taken. Both are under a shield.
     ///
     /// # Safety
     /// The guard stays where it is until [`Guard::pop`], in the same thread; of several, the last one goes first.
     pub unsafe fn push(&mut self, routine: extern "C" fn(*mut c_void), argument: *mut c_void) {
         let guards = &current().guards;
         self.outer = guards.load(Ordering::Relaxed);
+        (self.routine, self.argument) = (routine, argument);
         let place: *mut Self = self;
         // SAFETY: the buffer outlives its use, by the caller's word.
-        unsafe { real::_pthread_cleanup_push(place.cast(), routine, argument) };
+        unsafe { real::_pthread_cleanup_push(place.cast(), left, place.cast()) };
         if libcs::is_musl() {
             guards.store(place, Ordering::Relaxed);
         }
@@ -299,14 +307,7 @@ pub fn before_jump(buffer: usize) {
         if !is_left {
             return;
         }
-        // SAFETY: the frame is still there, for the code that jumps runs above it. Its routine and
-        // argument were put there by libc.
-        unsafe {
-            guards.store((*guard).outer, Ordering::Relaxed);
-            real::_pthread_cleanup_pop(guard.cast(), 0);
-            let routine: extern "C" fn(*mut c_void) = core::mem::transmute((*guard).buffer.routine);
-            routine((*guard).buffer.argument);
-        }
+        left(guard.cast());
     }
 }
 

@@ -676,8 +676,9 @@ fn serve_all() {
     let _ = owes.compare_exchange(seen, owed::NONE, Ordering::SeqCst, Ordering::SeqCst);
 }
 
-/// The program's last descriptor of this connection is about to be closed.
-pub fn closing(conn: &Conn) {
+/// The program's last descriptor of this connection is about to be closed. `until_ns`: what
+/// [`flush_before_closing`] has said.
+pub fn closing(conn: &Conn, until_ns: Option<u64>) {
     let mail = broker::hold_mail();
     if withdraw(conn, 0) || !conn.is_paired() {
         return;
@@ -687,9 +688,21 @@ pub fn closing(conn: &Conn) {
     if has_relatives {
         leave_to_relatives(conn);
     } else {
-        ends::before_close(&conn.end());
+        let until_ns = until_ns.unwrap_or_else(|| down::deadline(sys::now_ns()));
+        ends::before_close(&conn.end(), until_ns);
     }
     leave_closed(conn, |_| !has_relatives || is_left(conn));
+}
+
+/// The same, while handlers may still run: the close's wait for what was taken back from the ring. Until when that may
+/// last; `None`: there was nothing to wait for.
+pub fn flush_before_closing(conn: &Conn) -> Option<u64> {
+    if !conn.is_paired() || conn.refs.load(Ordering::Relaxed) != 1 || is_shared(conn) {
+        return None;
+    }
+    let deadline_ns = down::deadline(sys::now_ns());
+    ends::flush_before_close(&conn.end(), deadline_ns);
+    Some(deadline_ns)
 }
 
 /// This process closes a connection that forked relatives go on with, or just keep. The broker

@@ -595,6 +595,7 @@ fn show_once(epoll: i32, entry: libc::pollfd, number: usize) -> sys::Result<()> 
 /// and ppoll goes on by itself (man 7 signal).
 fn epoll(fds: &mut [libc::pollfd; 3], time_ns: Option<u64>) -> sys::Result<usize> {
     let bell = fds[0].fd;
+    let process = fork::generation();
     let mut added = 1;
     while bell >= 0 && added < fds.len() && show_once(bell, fds[added], added).is_ok() {
         added += 1;
@@ -621,7 +622,12 @@ fn epoll(fds: &mut [libc::pollfd; 3], time_ns: Option<u64>) -> sys::Result<usize
         // The descriptor is gone, or there is no room for it.
         ppoll(fds.as_mut_ptr(), fds.len(), time_ns, core::ptr::null())
     };
-    for entry in fds[1..added].iter().filter(|entry| entry.fd >= 0) {
+    // A child that returns here from a handler has closed the bell, which is its parent's.
+    let is_ours = process == fork::generation();
+    for entry in fds[1..added]
+        .iter()
+        .filter(|entry| is_ours && entry.fd >= 0)
+    {
         let _ = sys!(SYS_epoll_ctl, bell, libc::EPOLL_CTL_DEL, entry.fd, 0);
     }
     woken
@@ -646,7 +652,6 @@ impl Taken<'_> {
 
 /// For a thread that never comes back from its sleep.
 extern "C" fn abandon(taken: *mut c_void) {
-    let _shield = Shield::new();
     forget_own();
     // SAFETY: of `for_conn`, whose frame is still there.
     let taken = unsafe { &*taken.cast::<Taken<'_>>() };

@@ -540,7 +540,8 @@ pub fn flush_before_end(end: &impl End) -> bool {
     flush_until(end, deadline(end.now_ns()))
 }
 
-fn flush_until(end: &impl End, deadline_ns: u64) -> bool {
+/// The same until `deadline_ns`, and a little longer if that is past.
+pub(crate) fn flush_until(end: &impl End, deadline_ns: u64) -> bool {
     let begin = end.now_ns();
     let impatient = end.is_nonblocking();
     let (limit_at, least) = match impatient {
@@ -575,8 +576,7 @@ fn flush_until(end: &impl End, deadline_ns: u64) -> bool {
 /// Says by `flag` that nothing will be sent any more, once all that was taken back from the
 /// ring has gone. From then on nothing is taken back, for behind a FIN it could not be sent.
 /// Whether all went, or need not.
-pub(crate) fn announce_end(end: &impl End, flag: u32) -> bool {
-    let deadline_ns = deadline(end.now_ns());
+pub(crate) fn announce_end(end: &impl End, flag: u32, deadline_ns: u64) -> bool {
     let mut attempts_left = ANNOUNCEMENTS_MAX;
     loop {
         let all = flush_until(end, deadline_ns);

@@ -85,17 +85,19 @@ pub fn send_all(call: &mut impl Transfer, total: usize) -> Result<Done> {
                 }
                 continue;
             }
-            Ok(Moved::Kernel) => match without_channel(call, done, !call.caller().may_wait()) {
-                None => continue,
-                Some(Left::Over(result)) => return result,
-                Some(Left::Moved(count)) => {
-                    done += count;
-                    if count == 0 || done == total || call.caller().is_interrupted() {
-                        return Ok(Done::Bytes(done));
+            Ok(Moved::Kernel) => {
+                match without_channel(call, done, !call.caller().may_wait(), || true) {
+                    None => continue,
+                    Some(Left::Over(result)) => return result,
+                    Some(Left::Moved(count)) => {
+                        done += count;
+                        if count == 0 || done == total || call.caller().is_interrupted() {
+                            return Ok(Done::Bytes(done));
+                        }
+                        continue;
                     }
-                    continue;
                 }
-            },
+            }
             Ok(Moved::Nothing) => {}
             Err(error) => return so_far(done, error),
         }
@@ -133,7 +135,10 @@ pub fn receive_enough(call: &mut impl Receive, total: usize) -> Result<Done> {
             }
             Ok(Moved::Nothing) if has_enough => return Ok(Done::Bytes(done)),
             Ok(Moved::Kernel) => {
-                match without_channel(call, done, !call.caller().may_wait() || has_enough) {
+                let ends = !call.caller().may_wait() || has_enough;
+                let end = call.caller().end();
+                let sleeps = || end.peek_kernel() == Err(libc::EAGAIN);
+                match without_channel(call, done, ends, sleeps) {
                     None => continue,
                     Some(Left::Over(result)) => return result,
                     Some(Left::Moved(count)) => {
@@ -178,12 +183,18 @@ enum Left {
     Moved(usize),
 }
 
-/// `None`: there is a channel again. `ends`: with what it has, the call need not go on.
+/// `None`: there is a channel again. `ends`: with what it has, the call need not go on. `sleeps`: whether libc's call would
+/// sleep.
 #[cold]
-fn without_channel(call: &mut impl Transfer, done: usize, ends: bool) -> Option<Left> {
+fn without_channel(
+    call: &mut impl Transfer,
+    done: usize,
+    ends: bool,
+    sleeps: impl FnOnce() -> bool,
+) -> Option<Left> {
     if done == 0 && (!call.caller().is_same() || call.caller().has_its_number()) {
         // libc's call would begin anew, and sleep behind a handler that was to end this one.
-        let is_over = call.caller().may_wait() && call.caller().is_ended();
+        let is_over = call.caller().may_wait() && call.caller().is_ended() && sleeps();
         let result = if is_over {
             Err(libc::EINTR)
         } else {

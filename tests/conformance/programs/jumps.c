@@ -1,5 +1,5 @@
-// Handlers that jump out of calls that do not sleep, and children that return from the handler in which they were forked:
-// what the library knows is still what the kernel knows.
+// Handlers that jump out of calls that do not sleep, handlers that run in a close that waits, and children that return from
+// the handler in which they were forked: what the library knows is still what the kernel knows.
 #include "handlers.h"
 #include <setjmp.h>
 
@@ -252,7 +252,55 @@ static void fork_on_b(int fd) {
     step();
 }
 
+// In a close that waits: the peer's ring was given back with more in it than the kernel has room for. The peer
+// takes nothing before the handler has run.
+static volatile uint64_t filled;
+static void telling_handler(int signal) {
+    (void)signal;
+    seen++;
+    tell(filled);
+}
+static void small_buffers(int fd) {
+    int bytes = 8192;
+    if (setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes)) die("SO_SNDBUF");
+    if (setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes)) die("SO_RCVBUF");
+}
+static void close_waits(int fd, int other) {
+    char piece[4000];
+    long count;
+    small_buffers(fd);
+    do {
+        fill(piece, filled, sizeof piece);
+        count = send(fd, piece, sizeof piece, MSG_DONTWAIT);
+        if (count > 0) filled += count;
+    } while (count > 0);
+    if (errno != EAGAIN) die("send");
+    tell(1);
+    if (recv(fd, piece, 1, 0) != 1) die("receive");
+    handle(SIGALRM, SA_RESTART, telling_handler);
+    soon(200000);
+    if (other < 0) close(fd);
+    else if (dup2(other, fd) != fd) die("dup2");
+    while (!seen) usleep(1000);
+    step();
+}
+static void close_waits_a(int fd) { close_waits(fd, -1); }
+static void dup2_waits_a(int fd) { close_waits(fd, open("/dev/null", O_RDONLY)); }
+static void close_waits_b(int fd) {
+    small_buffers(fd);
+    hear();
+    int kept = dup(2);
+    if (dup2(fd, 2) != 2 || dup2(kept, 2) != 2) die("dup2");
+    if (send(fd, "x", 1, 0) != 1) die("send");
+    recv_all(fd, 0, hear(), 4000);
+    drained(fd);
+    say("all there");
+    step();
+}
+
 const struct test_case cases[] = {
+    {"close_waits", WARM, close_waits_a, close_waits_b},
+    {"dup2_waits", WARM, dup2_waits_a, close_waits_b},
     {"ctl", WARM, ctl_a, servant_b},
     {"close", NONE, closes_a, closes_b},
     {"many_poll", WARM, many_poll_a, many_b},

@@ -536,7 +536,6 @@ impl Asleep {
 
 /// For a thread that never comes back from its sleep.
 extern "C" fn abandon(asleep: *mut c_void) {
-    let _shield = Shield::new();
     wait::forget_own();
     // SAFETY: of `sleep`, whose frame is still there.
     unsafe { &*asleep.cast::<Asleep>() }.give_back();
@@ -568,7 +567,6 @@ impl Drop for Unaware {
 
 /// For a thread that never comes back from libc's call.
 extern "C" fn come_back(unaware: *mut c_void) {
-    let _shield = Shield::new();
     // SAFETY: of `Unaware::during`, whose frame is still there.
     drop(unsafe { unaware.cast::<Unaware>().read() });
 }

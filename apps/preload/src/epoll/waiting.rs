@@ -647,7 +647,6 @@ fn pass_on(instance: &Instance, full: bool) {
 
 /// For a thread that never comes back from its sleep.
 extern "C" fn abandon(announced: *mut c_void) {
-    let _shield = Shield::new();
     wait::forget_own();
     // SAFETY: of `sleep`, whose frame is still there.
     if let Some(bell) = unsafe { *announced.cast::<Option<Bell>>() } {

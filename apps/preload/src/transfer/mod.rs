@@ -182,9 +182,9 @@ impl<'a> fordway_sockets::Caller for Caller<'a> {
     }
 
     fn is_ended(&self) -> bool {
-        // As of any sleep (`wait::for_conn`).
+        // As of any sleep (`wait::for_conn`). A handler that ran before the first one ran before the kernel's call.
         let has_end = !matches!(self.deadline, None | Some(Deadline::Never));
-        self.handled.is_interrupted(has_end)
+        self.stay.has_begun() && self.handled.is_interrupted(has_end)
     }
 }
 
@@ -217,7 +217,7 @@ impl<'a> Unaware<'a> {
 }
 
 /// libc's `call`, by a thread that is counted meanwhile; `None` if there is a channel again.
-fn by_libc<'a>(
+pub fn by_libc<'a>(
     count: impl FnOnce(&'a Conn) -> Unaware<'a>,
     conn: &'a Conn,
     call: impl FnOnce() -> isize,
@@ -237,7 +237,6 @@ fn by_libc<'a>(
 
 /// For a thread that never comes back from libc's call.
 extern "C" fn abandon(unaware: *mut core::ffi::c_void) {
-    let _shield = Shield::new();
     // SAFETY: of `Unaware::during`, whose frame is still there.
     drop(unsafe { unaware.cast::<Unaware<'_>>().read() });
 }

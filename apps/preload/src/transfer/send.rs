@@ -45,20 +45,21 @@ pub fn send(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Result<
 
 /// A send of the program's buffers.
 struct Sending<'a> {
+    /// Held by a long send, which others do not part while there is room. Given back before the caller's stay, which may
+    /// end the connection.
+    turn: Option<Guard<'a>>,
     caller: Caller<'a>,
     buffers: &'a Buffers,
     flags: i32,
-    /// Held by a long send, which others do not part while there is room.
-    turn: Option<Guard<'a>>,
 }
 
 impl<'a> Sending<'a> {
     fn new(conn: &'a Conn, fd: i32, begun: Begun<'a>, buffers: &'a Buffers, flags: i32) -> Self {
         Self {
+            turn: None,
             caller: Caller::new(conn, fd, begun),
             buffers,
             flags,
-            turn: None,
         }
     }
 
