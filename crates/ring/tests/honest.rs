@@ -5,7 +5,7 @@
 
 mod memory;
 
-use fordway_abi::shm::{REGION_BYTES, rx_state, tx_state};
+use fordway_abi::shm::{REGION_BYTES, SEGMENT_LOG2_MIN, rx_state, tx_state};
 use fordway_ring::copy::{Copier, Kernel};
 use fordway_ring::{Consumer, Entered, Producer};
 use memory::{Guarded, endpoint, own_region};
@@ -286,7 +286,8 @@ fn memory_comes_back() {
 /// former segment is read first.
 #[test]
 fn large_writes_have_the_ring_grow() {
-    const LARGE_BYTES: usize = 16 << 10;
+    // Two of them fill a new ring.
+    const LARGE_BYTES: usize = 1 << (SEGMENT_LOG2_MIN - 1);
     let (from, to) = (own_region(), own_region());
     let mut channel = Channel::new(0, &from, &to);
     let small = channel.producer.capacity_bytes();
