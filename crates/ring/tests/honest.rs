@@ -43,11 +43,12 @@ enum Step {
 }
 
 fn size() -> impl Strategy<Value = usize> {
+    const NEW: usize = 1 << SEGMENT_LOG2_MIN;
     prop_oneof![
         2 => 0..200usize,
-        4 => 0..70_000usize,
+        4 => 0..NEW * 17 / 16,
         2 => 0..PIECE_BYTES_MAX,
-        1 => prop::sample::select(vec![1 << 16, (1 << 16) - 1, (1 << 16) + 1, 1 << 20, 1 << 21]),
+        1 => prop::sample::select(vec![NEW, NEW - 1, NEW + 1, NEW << 4, 1 << 20, 1 << 21]),
     ]
 }
 
