@@ -174,13 +174,11 @@ fn free_cell() -> Option<u32> {
 
 /// Before a fork, in the parent: the child will hold every connection too. A fork
 /// that fails leaves the count too high, which costs an upgrade, nothing else. No handler runs
-/// from there on to the end of [`parent`], or [`child`]: one that jumps would leave a fork under way for ever. What has to
-/// be waited for, is before.
+/// from here to the end of [`parent`], or [`child`]: one that jumps would leave a fork under way for ever, and libc's list of
+/// such routines locked (musl, glibc before 2.36).
 unsafe extern "C" fn prepare() {
-    guest::before_fork();
     thread::enter();
     PROCESS.family.under_way.fetch_add(1, Ordering::SeqCst);
-    // Of those that have got such a channel meanwhile.
     guest::before_fork();
     loop {
         datagram::before_fork();

@@ -76,20 +76,15 @@ fn is_tcp(fd: c_int) -> bool {
     sys::int_option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == libc::IPPROTO_TCP
 }
 
-/// The descriptor is closed, or overwritten.
+/// The descriptor is closed, or about to be, or overwritten.
 fn forget(fd: c_int) {
-    forget_by(fd, None);
-}
-
-/// The same of one that is about to be. `until_ns`: what [`flush`] has said of it.
-fn forget_by(fd: c_int, until_ns: Option<u64>) {
     let Some(word) = slot(fd) else { return };
     let was = word.load(Ordering::Acquire);
     match was & kind::MASK {
         kind::CONN => {
             let conn = state::conn_at(was & !kind::MASK);
             word.store(kind::UNKNOWN, Ordering::Release);
-            drop_reference(conn, fd, until_ns);
+            drop_reference(conn, fd);
         }
         kind::EPOLL => {
             word.store(kind::UNKNOWN, Ordering::Release);
@@ -105,8 +100,10 @@ fn forget_by(fd: c_int, until_ns: Option<u64>) {
 }
 
 /// What waits in a close, or in what overwrites a descriptor, before any of its steps that belong together.
-fn flush(fd: c_int) -> Option<u64> {
-    upgrade::flush_before_closing(state::conn(fd)?)
+fn flush(fd: c_int) {
+    if let Some(conn) = state::conn(fd) {
+        upgrade::flush_before_closing(conn);
+    }
 }
 
 /// libc is about to close the descriptor without calling [`close`].
@@ -116,7 +113,7 @@ pub fn closed_by_libc(fd: c_int) {
     }
 }
 
-fn drop_reference(conn: &Conn, fd: c_int, until_ns: Option<u64>) {
+fn drop_reference(conn: &Conn, fd: c_int) {
     if conn.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
         // Waiters look at the channel through their items: these go first. And before the
         // connection is left to its sleepers, the last of which gives the entry back.
@@ -124,7 +121,7 @@ fn drop_reference(conn: &Conn, fd: c_int, until_ns: Option<u64>) {
         if stay::keep(conn, fd) {
             return;
         }
-        upgrade::closing(conn, until_ns);
+        upgrade::closing(conn);
         fork::let_go(&conn.held);
         let _mail = broker::hold_mail();
         state::free_conn(conn);
@@ -433,9 +430,9 @@ pub fn close(fd: c_int) -> c_int {
 
 /// Closes what the table knows. No handler comes in between, and jumps: it would leave a descriptor without its entry.
 fn close_known(fd: c_int) -> c_int {
-    let until_ns = flush(fd);
+    flush(fd);
     let shield = Shield::new();
-    forget_by(fd, until_ns);
+    forget(fd);
     // A thread that is cancelled in libc's close drops no shield.
     thread::enter();
     let (result, shield) = thread::guarded(shield, never_closed, core::ptr::null_mut(), || {
@@ -463,10 +460,11 @@ pub fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
     let end = last.min(state::FD_COUNT as u32 - 1);
     let borrowed = identity::in_borrowed_memory();
     // As in `close_known`.
-    let until_ns = match borrowed {
-        true => None,
-        false => (first..=end).filter_map(|fd| flush(fd as c_int)).min(),
-    };
+    let number = |conn: &Conn| conn.fd.load(Ordering::Relaxed) as u32;
+    let goes = |conn: &&Conn| !borrowed && (first..=end).contains(&number(conn));
+    state::conns()
+        .filter(goes)
+        .for_each(upgrade::flush_before_closing);
     let _shield = Shield::new();
     // Runs of descriptors between hidden ones are closed each with one call.
     let mut from = first;
@@ -478,7 +476,7 @@ pub fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
             }
             from = fd + 1;
         } else if word != kind::UNKNOWN && !borrowed {
-            forget_by(fd as c_int, until_ns);
+            forget(fd as c_int);
         }
     }
     if from > last {
@@ -501,16 +499,20 @@ pub fn dup(fd: c_int) -> c_int {
 
 /// libc makes a copy of `old`, by a number that is free.
 fn copy(old: c_int, by_libc: impl FnOnce() -> c_int) -> c_int {
+    let is_known = may_change(old);
     // As in `close_known`.
-    let shield = Shield::new();
+    let shield = is_known.then(Shield::new);
     let new = by_libc();
-    if new >= 0 && may_change(old) && may_change(new) {
+    let change = is_known && new >= 0 && may_change(new);
+    if change {
         forget(new);
         duplicated(old, new);
     }
     drop(shield);
     copied_for_exec(old);
-    settle(new);
+    if change {
+        settle(new);
+    }
     new
 }
 
@@ -529,13 +531,14 @@ fn replace(old: c_int, new: c_int, by_libc: impl FnOnce() -> c_int) -> c_int {
         return give(Err(libc::EBADF)) as c_int;
     }
     let change = old != new && may_change(old) && may_change(new);
-    // Only what is open can be copied; else `new` stays as it is.
-    let overwrites = change && sys!(SYS_fcntl, old, libc::F_GETFD).is_ok();
     // As in `close_known`.
-    let until_ns = overwrites.then(|| flush(new)).flatten();
+    if change {
+        flush(new);
+    }
     let shield = change.then(Shield::new);
-    if overwrites {
-        forget_by(new, until_ns);
+    // Only what is open can be copied; else `new` stays as it is.
+    if change && sys!(SYS_fcntl, old, libc::F_GETFD).is_ok() {
+        forget(new);
     }
     let result = by_libc();
     if result >= 0 && change {

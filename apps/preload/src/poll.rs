@@ -234,7 +234,12 @@ pub fn poll_since(
         }
         match spin(fds)? {
             Some(0) if !deadline.has_passed() => continue,
-            Some(0) => return ask(fds, mask),
+            Some(0) => {
+                return match ask(fds, core::ptr::null())? {
+                    0 => ask(fds, mask),
+                    count => Ok(count),
+                };
+            }
             Some(count) => return Ok(count),
             None => {}
         }

@@ -142,7 +142,7 @@ fn is_last(conn: &Conn) -> bool {
 #[cold]
 fn end(conn: &Conn) {
     let _shield = Shield::new();
-    upgrade::closing(conn, None);
+    upgrade::closing(conn);
     fork::let_go(&conn.held);
     let fd = conn.fd.load(Ordering::Relaxed);
     let mail = broker::hold_mail();

@@ -676,9 +676,8 @@ fn serve_all() {
     let _ = owes.compare_exchange(seen, owed::NONE, Ordering::SeqCst, Ordering::SeqCst);
 }
 
-/// The program's last descriptor of this connection is about to be closed. `until_ns`: what
-/// [`flush_before_closing`] has said.
-pub fn closing(conn: &Conn, until_ns: Option<u64>) {
+/// The program's last descriptor of this connection is about to be closed.
+pub fn closing(conn: &Conn) {
     let mail = broker::hold_mail();
     if withdraw(conn, 0) || !conn.is_paired() {
         return;
@@ -688,21 +687,25 @@ pub fn closing(conn: &Conn, until_ns: Option<u64>) {
     if has_relatives {
         leave_to_relatives(conn);
     } else {
-        let until_ns = until_ns.unwrap_or_else(|| down::deadline(sys::now_ns()));
-        ends::before_close(&conn.end(), until_ns);
+        let waits = conn.flushed.load(Ordering::Relaxed) == 0;
+        ends::before_close(&conn.end(), waits);
     }
     leave_closed(conn, |_| !has_relatives || is_left(conn));
 }
 
-/// The same, while handlers may still run: the close's wait for what was taken back from the ring. Until when that may
-/// last; `None`: there was nothing to wait for.
-pub fn flush_before_closing(conn: &Conn) -> Option<u64> {
-    if !conn.is_paired() || conn.refs.load(Ordering::Relaxed) != 1 || is_shared(conn) {
-        return None;
+/// What [`closing`] would wait for, while handlers may still run. Nothing where others hold the connection as well, or
+/// sleep on it: it may not end now.
+pub fn flush_before_closing(conn: &Conn) {
+    if !conn.is_paired() {
+        return;
     }
-    let deadline_ns = down::deadline(sys::now_ns());
-    ends::flush_before_close(&conn.end(), deadline_ns);
-    Some(deadline_ns)
+    let is_last =
+        conn.refs.load(Ordering::Relaxed) == 1 && conn.sleepers.load(Ordering::SeqCst) == 0;
+    let waits = is_last && !is_shared(conn);
+    if waits {
+        ends::flush_before_close(&conn.end());
+    }
+    conn.flushed.store(u32::from(waits), Ordering::Relaxed);
 }
 
 /// This process closes a connection that forked relatives go on with, or just keep. The broker

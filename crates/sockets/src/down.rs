@@ -152,7 +152,7 @@ pub fn settle(end: &impl End, deadline_ns: u64) {
     if !end.has_channel() {
         return;
     }
-    flush_until(end, deadline_ns);
+    flush_until(end, Some(deadline_ns));
     // Who is not there yet finds the ring stopped, and puts nothing in.
     if end.peer_is_there() {
         wait_for_peer(end, deadline_ns);
@@ -537,16 +537,17 @@ fn is_waited_for(end: &impl End) -> bool {
 /// Before a FIN: what was taken back from the ring must go before it. Waits for the
 /// kernel's room, within a bound ([`crate::flush`]). Whether all went, or need not.
 pub fn flush_before_end(end: &impl End) -> bool {
-    flush_until(end, deadline(end.now_ns()))
+    flush_until(end, Some(deadline(end.now_ns())))
 }
 
-/// The same until `deadline_ns`, and a little longer if that is past.
-pub(crate) fn flush_until(end: &impl End, deadline_ns: u64) -> bool {
+/// The same until then, and a little longer if that is past; `None`: nothing is waited for.
+fn flush_until(end: &impl End, deadline_ns: Option<u64>) -> bool {
     let begin = end.now_ns();
     let impatient = end.is_nonblocking();
-    let (limit_at, least) = match impatient {
-        true => (begin + end.patience().left_ns(begin), 0),
-        false => (deadline_ns, FLUSH_WAIT_NS_MIN),
+    let (limit_at, least) = match deadline_ns {
+        None => (begin, 0),
+        Some(_) if impatient => (begin + end.patience().left_ns(begin), 0),
+        Some(deadline_ns) => (deadline_ns, FLUSH_WAIT_NS_MIN),
     };
     let mut wait = None;
     let all = loop {
@@ -562,7 +563,7 @@ pub(crate) fn flush_until(end: &impl End, deadline_ns: u64) -> bool {
         };
         let wait = wait.get_or_insert_with(|| Wait::begin(begin, limit_at, least));
         let now = end.now_ns();
-        if impatient && now >= limit_at || !wait.goes_on(now, left) {
+        if (impatient || deadline_ns.is_none()) && now >= limit_at || !wait.goes_on(now, left) {
             break false;
         }
         end.await_room();
@@ -575,8 +576,9 @@ pub(crate) fn flush_until(end: &impl End, deadline_ns: u64) -> bool {
 
 /// Says by `flag` that nothing will be sent any more, once all that was taken back from the
 /// ring has gone. From then on nothing is taken back, for behind a FIN it could not be sent.
-/// Whether all went, or need not.
-pub(crate) fn announce_end(end: &impl End, flag: u32, deadline_ns: u64) -> bool {
+/// With `waits`, for room of the kernel's. Whether all went, or need not.
+pub(crate) fn announce_end(end: &impl End, flag: u32, waits: bool) -> bool {
+    let deadline_ns = waits.then(|| deadline(end.now_ns()));
     let mut attempts_left = ANNOUNCEMENTS_MAX;
     loop {
         let all = flush_until(end, deadline_ns);

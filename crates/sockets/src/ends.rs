@@ -243,8 +243,7 @@ pub fn before_shutdown(end: &impl End, sends: bool, receives: bool) -> bool {
     if sends {
         withdraw_from_gone(end);
         // Before the kernel's FIN, so that the peer knows that this end of file is clean.
-        let deadline_ns = down::deadline(end.now_ns());
-        is_free = down::announce_end(end, tx_flags::SHUT, deadline_ns) || !put_off(end);
+        is_free = down::announce_end(end, tx_flags::SHUT, true) || !put_off(end);
     }
     if receives {
         // Who sees the end of file sees that it is our own.
@@ -264,19 +263,18 @@ fn put_off(end: &impl End) -> bool {
     is_owed == Some(true)
 }
 
-/// What a close waits for, up to `deadline_ns`. Whoever holds handlers off during [`before_close`] does this before:
-/// then that need hardly wait any more.
-pub fn flush_before_close(end: &impl End, deadline_ns: u64) {
+/// What a close waits for. Whoever holds handlers off during [`before_close`] does this before.
+pub fn flush_before_close(end: &impl End) {
     withdraw_from_gone(end);
-    down::flush_until(end, deadline_ns);
+    down::flush_before_end(end);
 }
 
 /// The last descriptor is about to be closed by the program, or by its exit: with
 /// bytes unread, Linux resets the connection instead of ending it (RFC 2525, 2.17).
-/// What was taken back from the ring goes before, until `deadline_ns`.
-pub fn before_close(end: &impl End, deadline_ns: u64) {
+/// What was taken back from the ring goes before; `waits`: it is waited for.
+pub fn before_close(end: &impl End, waits: bool) {
     withdraw_from_gone(end);
-    let all = down::announce_end(end, tx_flags::CLOSED, deadline_ns);
+    let all = down::announce_end(end, tx_flags::CLOSED, waits);
     // Another thread may give the channel up meanwhile: then the kernel knows of all bytes.
     let unread = holding(end, Half::Receiving, || {
         let consumer = end.consumer();

@@ -218,6 +218,10 @@ pub(crate) fn took<E: End>(
 /// Whether the kernel has bytes although the producer's go by the ring. Under the lock.
 #[cold]
 fn has_unseen(end: &impl End, seen: u32) -> bool {
+    if ends::has_error(end) {
+        // As in `look_behind`.
+        return false;
+    }
     let consumer = end.consumer();
     let published = consumer.tail_hint();
     match end.peek_kernel() {
@@ -276,9 +280,8 @@ fn off_ring<E: End>(
 /// Asks the kernel for the end, and for bytes that it should not have.
 #[cold]
 fn look_behind(end: &impl End) {
-    ends::look(end);
-    // The next receive looks at them.
-    if end.peek_kernel().is_ok_and(|count| count != 0) {
+    // A look would take an error of the kernel's, which is the program's to fetch. The next receive looks at the bytes.
+    if !ends::has_error(end) && end.peek_kernel().is_ok_and(|count| count != 0) {
         end.state().note(libc::POLLIN as u32);
     }
 }

@@ -137,7 +137,7 @@ pub fn receive_enough(call: &mut impl Receive, total: usize) -> Result<Done> {
             Ok(Moved::Kernel) => {
                 let ends = !call.caller().may_wait() || has_enough;
                 let end = call.caller().end();
-                let sleeps = || end.peek_kernel() == Err(libc::EAGAIN);
+                let sleeps = || enough > 1 || !end.await_bytes(0);
                 match without_channel(call, done, ends, sleeps) {
                     None => continue,
                     Some(Left::Over(result)) => return result,

@@ -426,7 +426,7 @@ impl Conn {
     /// The channel, or the offer, is over with the connection.
     fn leave(&self) {
         if self.has_channel() {
-            ends::before_close(self, down::deadline(self.now_ns()));
+            ends::before_close(self, true);
         }
         if self.has_channel() {
             self.memory().acted();
