@@ -10,6 +10,17 @@ const DOCUMENT: &str = include_str!("../../../docs/abi.md");
 /// A word of a structure: offset and bytes.
 type Words = BTreeMap<String, (usize, usize)>;
 
+#[test]
+fn the_document_is_of_this_version() {
+    let first = DOCUMENT
+        .lines()
+        .find(|line| line.starts_with("This describes"));
+    // Its successor, which is built for a test of upgrades, has no document.
+    let version = fordway_abi::ABI_VERSION - u32::from(cfg!(fordway_abi_next));
+    let said = first.is_some_and(|line| line.contains(&format!(", version **{version}**")));
+    assert!(said, "version {version}: {first:?}");
+}
+
 /// What `layout.txt` says of one structure.
 #[derive(Default)]
 struct Structure {
