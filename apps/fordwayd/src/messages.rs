@@ -208,6 +208,9 @@ impl Broker {
         let purse_fd = purse.fd.clone();
         connection.member = Some(Member::new(process, page, purse, mailbox));
         self.by_process.insert(process, number);
+        if let Some(guests) = &mut self.guests {
+            guests.note_program(process, connection.peer.pid);
+        }
         if policy == PathPolicy::Fast {
             // Before the process knows that it is served: its peers see it with their connections.
             self.count_insisting(self.insisting + 1);

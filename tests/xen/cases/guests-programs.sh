@@ -46,6 +46,7 @@ for guest in server client; do
     has_said "$guest" 'guest: fordway guests: status 4'
 done
 ended
+expect 'links of a process that executes itself' "$(console server | grep -c 'refused links lives: 0')" = 1
 
 compared client 'c1 c50' 'SET GET'
 

@@ -39,6 +39,7 @@ shown() {
     done
     fordway ss | tail -n 5 | sed "s/^/guest: ss $1: /"
     echo "guest: RINGS $1 $(rings)"
+    echo "guest: refused links $1: $(grep -c 'no memory for rings' /run/fordway/broker.log)"
     echo "guest: shown $1"
 }
 

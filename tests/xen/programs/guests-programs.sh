@@ -1,7 +1,8 @@
 # What the two guests of the case `guests-programs` do:
 #
 #   server: redis twice, with the library (port 6379) and without (6380)
-#   client: redis-benchmark against either, a stream whose bytes are compared, 50 connections that stay
+#           and once to be asked to execute itself (port 6381)
+#   client: redis-benchmark against the first two, a stream whose bytes are compared, 50 connections that stay
 #
 # Figures are `FIGURE plain|fordway c1|c50 SET|GET REQUESTS/S`.
 
@@ -9,8 +10,9 @@ serve() {
     local options='--bind 0.0.0.0 --protected-mode no --appendonly no --dir /tmp'
     fordway run --here -- redis-server --port 6379 --save '' $options >/tmp/redis.log &
     redis-server --port 6380 --save '' $options >/tmp/plain.log &
-    until_so 30 redis-cli -p 6379 ping
-    until_so 30 redis-cli -p 6380 ping
+    fordway run --here -- /usr/bin/redis-server --port 6381 --save '' --enable-debug-command yes $options >/tmp/lives.log &
+    until_so 120 redis-cli -p 6379 ping
+    until_so 120 redis-cli -p 6380 ping
     echo 'guest: serves'
     looks
 }
@@ -38,6 +40,15 @@ ask() {
     done
     ! grep 'no memory for rings' /run/fordway/broker.log || fail 'grants are missing'
     echo 'guest: 40 programs have come and gone'
+    # The same for a process of the server's that executes itself with its links.
+    for turn in $(seq 15); do
+        until_so 120 redis-cli -h $server -p 6381 ping
+        [ "$(fordway run --here -- redis-cli -h $server -p 6381 </tmp/pings | grep -c PONG)" = 400 ] || fail "life $turn"
+        redis-cli -h $server -p 6381 debug restart
+    done
+    until_so 120 redis-cli -h $server -p 6381 ping
+    look lives
+    echo 'guest: 15 lives of one process'
     fordway run --here -- redis-benchmark -h $server -t get -c 50 -n 100000000 -q >/dev/null &
     until_so 30 are_fast 50
     look crowd

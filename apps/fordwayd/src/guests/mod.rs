@@ -18,7 +18,8 @@
 //! that all know its new door (`DoorAck`) once the other brokers have said so.
 //!
 //! **Ends.** A process that is gone: as between processes; each broker tells the other once a process of its has nothing mapped of
-//! the other's pages (`LetGo`). One that lives without its broker, whose connection it lost, has them until it ends. The other broker is gone: the channels go down, which the two libraries do by
+//! the other's pages (`LetGo`). One that lives without its broker, whose connection it lost, has them until it ends or runs
+//! another program ([`Lingering`]). The other broker is gone: the channels go down, which the two libraries do by
 //! themselves, and its processes are forgotten once ours have left them. The other guest is destroyed, with its
 //! broker or after it: its processes are gone, which ours hear twice ([`TOLD_AGAIN`]).
 //!
@@ -68,9 +69,38 @@ const CONNECTIONS_OF_GUEST_MAX: usize = 4096;
 /// Links to one guest: half of what the grants are enough for, so that others have some, too.
 const LINKS_MAX: usize = GRANTS_MAX as usize / PAGES / 2;
 
-/// Between the first word to processes that a guest is destroyed and the second. dom0's word that it may not be met any more
-/// looks like that for a moment.
+/// Lost connections of a process that lives, from which pages may be mapped: beyond that the process gets no link.
+const LINGERING_OF_ONE_MAX: usize = 2;
+
+/// Between the first word to processes that a guest is destroyed and the second: what the rings hold is taken meanwhile, and
+/// what was sent goes by TCP as far as that has room.
 const TOLD_AGAIN: Duration = Duration::from_millis(500);
+
+/// A process of ours that lives and has lost its connection, with pages that it was handed. They are mapped until it ends, or
+/// executes a program: that has another address space, and its connection may be the next one of the same process.
+#[derive(Debug)]
+struct Lingering {
+    process: ProcessId,
+    runs: Program,
+    pidfd: OwnedFd,
+}
+
+impl Lingering {
+    fn is_over(&self) -> bool {
+        let is_another = || {
+            let now = process::image(self.runs.pid);
+            now.is_some() && self.runs.image.is_some() && now != self.runs.image
+        };
+        !process::is_alive(&self.pidfd) || is_another()
+    }
+}
+
+/// A process by its number, and what it ran as it said Hello.
+#[derive(Clone, Copy, Debug)]
+struct Program {
+    pid: i32,
+    image: Option<(u64, u64)>,
+}
 
 /// A process of another guest's, by that guest's number for it.
 type Afar = (Domain, u64);
@@ -132,8 +162,9 @@ pub(crate) struct Guests {
     left_links: BTreeSet<LinkSide>,
     /// Pages of processes of ours, also of those that are gone.
     kept: Kept<OwnedFd>,
-    /// Processes that live with such pages, and whose connection is over.
-    lingering: Vec<(ProcessId, OwnedFd)>,
+    /// What processes of ours run.
+    programs: BTreeMap<ProcessId, Program>,
+    lingering: Vec<Lingering>,
     /// Grants of a process afar.
     granted: BTreeMap<LinkSide, Vec<u32>>,
     /// Regions that were allotted while actions were carried out, and those that could not be.
@@ -164,6 +195,7 @@ impl Guests {
             ring_bytes_reported: 0,
             left_links: BTreeSet::new(),
             kept: Kept::default(),
+            programs: BTreeMap::new(),
             lingering: Vec::new(),
             granted: BTreeMap::new(),
             to_report: Vec::new(),
@@ -198,6 +230,21 @@ impl Guests {
         }
     }
 
+    /// A process of ours has said Hello.
+    pub(crate) fn note_program(&mut self, process: ProcessId, pid: i32) {
+        let image = process::image(pid);
+        self.programs.insert(process, Program { pid, image });
+    }
+
+    /// Whether a process has lost too many connections with pages to be given more.
+    fn lingers_too_much(&self, process: ProcessId) -> bool {
+        let Some(runs) = self.programs.get(&process) else {
+            return false;
+        };
+        let of_it = self.lingering.iter().filter(|one| one.runs.pid == runs.pid);
+        of_it.count() >= LINGERING_OF_ONE_MAX
+    }
+
     /// What is known of a TCP socket whose connection a senior pairs.
     fn connection(&self, cookie: u64) -> Option<ConnectionView> {
         let mut relayed = self.relayed.iter();
@@ -217,7 +264,7 @@ impl Guests {
 
     fn allot(&mut self, side: LinkSide, name: kept::Name) -> Result<(), Error> {
         let (other, ..) = name;
-        if self.kept.count_with(other) >= LINKS_MAX {
+        if self.kept.count_with(other) >= LINKS_MAX || self.lingers_too_much(side.process) {
             return Err(Error::GrantsUsedUp);
         }
         let make = || Allotted::new(other, PAGES as u32, Access::Read);
@@ -455,11 +502,9 @@ impl Broker {
         let Some(guests) = &mut self.guests else {
             return;
         };
-        let have_ended = guests
-            .lingering
-            .extract_if(.., |(_, pidfd)| !process::is_alive(pidfd));
-        for (process, _) in have_ended.collect::<Vec<_>>() {
-            guests.process_gone(process);
+        let over = guests.lingering.extract_if(.., |one| one.is_over());
+        for one in over.collect::<Vec<_>>() {
+            guests.process_gone(one.process);
         }
         if std::mem::take(&mut guests.has_more) {
             let all: Vec<Domain> = guests.meetings.others.keys().copied().collect();
@@ -1386,15 +1431,22 @@ impl Broker {
         }
         let (let_go, has_any) = guests.kept.process_left(process);
         guests.tell_let_go(let_go);
-        match peer.pidfd {
-            Some(pidfd) if has_any => {
+        let runs = guests.programs.remove(&process);
+        let lingering = runs.zip(peer.pidfd).map(|(runs, pidfd)| Lingering {
+            process,
+            runs,
+            pidfd,
+        });
+        match lingering.filter(|one| has_any && !one.is_over()) {
+            Some(one) => {
                 let token = Token::Pid(number).data();
-                if let Err(error) = epoll::add(&self.epoll, &pidfd, token, epoll::EventFlags::IN) {
+                let added = epoll::add(&self.epoll, &one.pidfd, token, epoll::EventFlags::IN);
+                if let Err(error) = added {
                     tracing::warn!("the end of process {} is seen late: {error}", peer.pid);
                 }
-                guests.lingering.push((process, pidfd));
+                guests.lingering.push(one);
             }
-            _ => guests.process_gone(process),
+            None => guests.process_gone(process),
         }
         guests.unknown_doors.retain(|(of, _), _| *of != process);
         for other in guests.joined.remove(&process).unwrap_or_default() {
