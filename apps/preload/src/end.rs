@@ -464,7 +464,7 @@ mod tests {
                     // Both ends have one page.
                     wait::beat();
                 }
-                down::watch(&near.end());
+                down::watch(&near.end(), wait::WATCH_SLICE_NS);
             }
             near.is_paired() && near.producer().state() == tx_state::RING
         };

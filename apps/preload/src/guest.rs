@@ -29,8 +29,9 @@
 //! connection reset, for TCP may never hear of it.
 //!
 //! # Limits
-//! A link lives as long as the broker that made it: a later one can be shown neither its pages nor its channels. Where that broker
-//! had ended before the peer's guest was destroyed, a connection whose bytes the peer was just copying is reset after a minute.
+//! A link lives as long as the broker that made it: a later one can be shown neither its pages nor its channels. Behind that
+//! broker's end a connection is reset in whose ring bytes of ours could not be taken back, for the peer was just copying, if the
+//! peer's process then takes none of them and begins no wait in the library for a minute: it may be gone, or be stopped.
 //! Children of a fork that libc does not see (a bare system call) are killed when they touch the peer's pages.
 
 use crate::link::{self, Link, at, link_state};
@@ -612,9 +613,15 @@ mod tests {
         part(&channel);
         let is_lost = || near.attention.load(Ordering::Relaxed) & attention::BROKEN != 0;
         let looks = (0..10_000).take_while(|_| {
-            down::watch(&near.end());
+            down::watch(&near.end(), wait::WATCH_SLICE_NS);
             !is_lost()
         });
+        // Its program waits in the library meanwhile, and does not want these bytes.
+        for _ in 0..3_000 {
+            wait::beat();
+            down::watch(&near.end(), wait::WATCH_SLICE_NS);
+            assert!(!is_lost(), "it lives");
+        }
         let looks = looks.count();
         assert!(near.is_paired() && is_lost());
         assert!((1_000..1_500).contains(&looks), "{looks} in a minute");

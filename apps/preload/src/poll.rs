@@ -518,7 +518,7 @@ fn sleep_in(
     for conn in taken.fds.iter().filter_map(|entry| paired(entry.fd)) {
         down::serve(&conn.end());
         if watch {
-            down::watch(&conn.end());
+            down::watch(&conn.end(), wait::WATCH_SLICE_NS);
         }
     }
     drop(shield);

@@ -762,7 +762,7 @@ fn sleep(conn: &Conn, fd: i32, want: Want, bell: Bell, deadline: Deadline) -> sy
         }
     }
     if woken == 0 && unread && is_watch_due(since_ns) {
-        down::watch(&conn.end());
+        down::watch(&conn.end(), WATCH_SLICE_NS);
     }
     if woken == 0 && deadline.has_passed() {
         Err(libc::EAGAIN)

@@ -38,10 +38,11 @@ const FLUSH_WAIT_NS_MIN: u64 = 200_000_000;
 const ANNOUNCEMENTS_MAX: u32 = 8;
 /// A reader holds its lock for a copy, at most.
 const TAKE_BACK_TRIES: u32 = 1000;
-/// Looks of the watchdog, 50 ms apart, for which a peer is believed.
-const EXCUSES_MAX: u32 = 20;
-/// The same for a peer whose broker is gone, and which may be stopped, in the middle of a copy as well: a minute.
-const EXCUSES_ALONE_MAX: u32 = 1200;
+/// How long a peer is believed to take what lies there.
+const EXCUSED_NS_MAX: u64 = 1_000_000_000;
+/// The same at a channel that ends without the peer's answer ([`End::parts_alone`]): the peer may be gone, or be stopped in the
+/// middle of a copy. A peer that begins waits in the library meanwhile lives, and is believed anew.
+const EXCUSED_ALONE_NS_MAX: u64 = 60_000_000_000;
 /// Times that the watchdog may act on a connection before it is left with the kernel.
 const RESCUES_MAX: u32 = 2;
 
@@ -311,16 +312,16 @@ pub fn serve(end: &impl End) {
     give_up_if_over(end);
 }
 
-/// Bytes of ours have been unread for a while. If nobody on the far side waits for
+/// Bytes of ours have been unread for a while, of which `lain_ns` since the last look. If nobody on the far side waits for
 /// them in the library, a waiter that the shim did not see may wait in the kernel:
 /// they are taken back and sent there. A stack is no such waiter: its far end may be slow.
-pub fn watch(end: &impl End) {
+pub fn watch(end: &impl End, lain_ns: u64) {
     if !end.has_channel() || !end.peer_is_there() {
         return;
     }
     let producer = end.producer();
     if end.parts_alone() {
-        return watch_alone(end);
+        return watch_alone(end, lain_ns);
     }
     if producer.state() != tx_state::RING || producer.unread_hint() == 0 {
         return;
@@ -331,7 +332,7 @@ pub fn watch(end: &impl End) {
         // All that this look can do for it.
         return end.knock_all();
     }
-    if !gone && (has_progressed(end) || is_excused(end, doors)) {
+    if !gone && (has_progressed(end) || is_excused(end, doors, lain_ns)) {
         return;
     }
     if !withdraw(end) {
@@ -348,7 +349,7 @@ pub fn watch(end: &impl End) {
 /// Bytes of ours lie in a ring that is over. Nobody takes them any more, if they could not be taken back: a reader that ended
 /// in the middle of a copy has the lock for good.
 #[cold]
-fn watch_alone(end: &impl End) {
+fn watch_alone(end: &impl End, lain_ns: u64) {
     if end.producer().state() == tx_state::RING && !ends::is_dead_now(end) {
         downgrade(end, Reason::NoPeer, false);
     }
@@ -361,7 +362,8 @@ fn watch_alone(end: &impl End) {
     if end.has_channel()
         && is_left()
         && !has_progressed(end)
-        && end.state().excuses.fetch_add(1, Ordering::Relaxed) >= EXCUSES_ALONE_MAX
+        && !lives(end)
+        && !is_believed(end, lain_ns, EXCUSED_ALONE_NS_MAX)
     {
         lose(end, Lost::Alone);
     }
@@ -386,9 +388,29 @@ fn has_progressed(end: &impl End) -> bool {
     let taken = end.producer().peer_taken_hint();
     let progressed = end.state().watched.swap(taken, Ordering::Relaxed) != taken;
     if progressed {
-        end.state().excuses.store(0, Ordering::Relaxed);
+        end.state().excused_ns.store(0, Ordering::Relaxed);
     }
     progressed
+}
+
+/// Whether the peer's process shows that it lives; then it is believed anew.
+fn lives(end: &impl End) -> bool {
+    let has_beaten = has_beaten(end);
+    if has_beaten {
+        end.state().excused_ns.store(0, Ordering::Relaxed);
+    }
+    has_beaten
+}
+
+/// Whether the peer's process has begun a wait in the library since this was asked last.
+fn has_beaten(end: &impl End) -> bool {
+    let beat = end.peer_beat();
+    end.state().watched_beat.swap(beat, Ordering::Relaxed) != beat
+}
+
+/// Whether the peer has been believed for less than `most_ns` in a row.
+fn is_believed(end: &impl End, lain_ns: u64, most_ns: u64) -> bool {
+    end.state().excused_ns.fetch_add(lain_ns, Ordering::Relaxed) < most_ns
 }
 
 /// Whether the peer may leave bytes unread for now. Its waiter sleeps, and is woken: it need not
@@ -396,14 +418,12 @@ fn has_progressed(end: &impl End) -> bool {
 /// while the broker is away; so it is believed for a while only. The same holds for a process
 /// that waits in the library now and then: this connection may just not have had its turn,
 /// or another thread may be the one that waits, and the reader be unseen all the same.
-fn is_excused(end: &impl End, doors: u64) -> bool {
+fn is_excused(end: &impl End, doors: u64, lain_ns: u64) -> bool {
     let state = end.state();
-    let beat = end.peer_beat();
-    let alive = state.watched_beat.swap(beat, Ordering::Relaxed) != beat;
+    let alive = has_beaten(end);
     let sleeps = end.peer_sleeps(doors);
     let has_shut = state.shown() & libc::POLLRDHUP as u32 != 0;
-    sleeps && !has_shut
-        || (alive || sleeps) && state.excuses.fetch_add(1, Ordering::Relaxed) < EXCUSES_MAX
+    sleeps && !has_shut || (alive || sleeps) && is_believed(end, lain_ns, EXCUSED_NS_MAX)
 }
 
 /// Takes what the peer has not read out of the ring and sends it by the kernel; false if

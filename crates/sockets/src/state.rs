@@ -66,8 +66,8 @@ pub struct State {
     pub watched: AtomicU64,
     /// The peer's beat at that time.
     pub watched_beat: AtomicU32,
-    /// How often in a row the watchdog has believed the peer.
-    pub excuses: AtomicU32,
+    /// For how long in a row the watchdog has believed the peer.
+    pub excused_ns: AtomicU64,
     /// An error of the kernel's socket that sending on from the ring has met, until the
     /// program is told.
     pub error: AtomicU32,

@@ -114,7 +114,7 @@ impl Ctx<'_> {
             self.connect();
         }
         if timed_out && unread && world.now_ns.get() - since >= WATCH_SLICE_NS {
-            down::watch(&end);
+            down::watch(&end, WATCH_SLICE_NS);
         }
     }
 }

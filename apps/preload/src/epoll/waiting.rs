@@ -387,7 +387,7 @@ fn serve(instance: &Instance, watch: bool) {
         let Some(conn) = conn_of(item) else { break };
         down::serve(&conn.end());
         if watch {
-            down::watch(&conn.end());
+            down::watch(&conn.end(), wait::WATCH_SLICE_NS);
         }
     }
 }

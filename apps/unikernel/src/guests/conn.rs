@@ -244,9 +244,14 @@ impl Conn {
         is_ready
     }
 
-    /// For bytes of ours that lie unread. Once in a while.
-    pub fn watch(&self) {
-        down::watch(self);
+    /// Whether bytes of ours lie in the ring.
+    pub fn has_unread(&self) -> bool {
+        self.has_channel() && self.peer_is_there() && self.producer().unread_hint() != 0
+    }
+
+    /// For bytes of ours that lie unread, since the last look for so long.
+    pub fn watch(&self, lain_ns: u64) {
+        down::watch(self, lain_ns);
     }
 
     /// Bytes that went by rings, out and in.

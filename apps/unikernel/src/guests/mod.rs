@@ -297,7 +297,7 @@ impl Guests {
             let gone = inner.others.iter().filter(|(_, known)| is_due(known));
             gone.for_each(|(other, _)| self.tell_gone(*other));
             let conns: Vec<_> = self.conns.borrow().values().cloned().collect();
-            conns.iter().for_each(|conn| conn.watch());
+            conns.iter().for_each(|conn| conn.watch(AGAIN_NS));
             self.tell_carried(xen);
         }
     }
@@ -351,7 +351,10 @@ impl Guests {
 
     /// When something is to be tried again.
     pub fn next_ns(&self) -> Option<u64> {
-        self.inner.borrow().again_at_ns
+        let inner = self.inner.borrow();
+        let lie = self.conns.borrow().values().any(|conn| conn.has_unread());
+        let watch_ns = lie.then_some(inner.watched_at_ns + AGAIN_NS);
+        inner.again_at_ns.into_iter().chain(watch_ns).min()
     }
 
     /// Whether some connection has something to do.
