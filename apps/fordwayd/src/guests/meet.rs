@@ -51,7 +51,7 @@ pub(super) struct Other {
     region: Option<OwnRegion>,
     /// When it was met last.
     met_at: Option<Instant>,
-    /// Whether its node was there when it was looked at last. Its broker leaves it there, and it goes with the guest.
+    /// Whether its guest was there when its node was looked at last. Its broker leaves that there, and it goes with the guest.
     is_there: bool,
     /// What its node said when it was acted on.
     heard: String,
@@ -64,8 +64,10 @@ pub(super) struct Other {
 pub(super) enum Parted {
     #[error("{0}")]
     Xen(#[from] Error),
-    #[error("its node is gone, and so is the guest")]
+    #[error("the guest is gone")]
     Destroyed,
+    #[error("its node is gone")]
+    Withdrawn,
     #[error("it does not read what it is told")]
     Behind,
     #[error("what it says cannot be read")]
@@ -366,21 +368,30 @@ impl Meetings {
         let Ok(said) = found(self.store.read(&node_of(other, self.own))) else {
             return self.again();
         };
+        let mut is_destroyed = false;
         if said.is_none() {
-            // A broker removes it when dom0 has said no.
+            // A broker removes it when dom0 has said no, of which we may hear later.
+            match self.is_destroyed(other) {
+                Ok(found) => is_destroyed = found,
+                Err(_) => return self.again(),
+            }
             self.read_what_is_said(news);
         }
         let Some(known) = self.others.get_mut(&other) else {
             return;
         };
-        let was_there = std::mem::replace(&mut known.is_there, said.is_some());
+        let was_there = known.is_there;
+        known.is_there = said.is_some() || was_there && !is_destroyed;
         let Some(said) = said else {
-            if matches!(known.meeting, Meeting::Talks(_)) {
+            let talked = known.talks();
+            if talked {
                 self.end(other);
             }
             // Its broker may have ended before, and what it had made is left.
-            if was_there {
+            if was_there && is_destroyed {
                 news.parted.push((other, Parted::Destroyed));
+            } else if talked {
+                news.parted.push((other, Parted::Withdrawn));
             }
             return;
         };
@@ -420,10 +431,12 @@ impl Meetings {
         }
     }
 
-    /// Whether a guest that was there is not, although dom0 says that it may be met.
-    pub(super) fn is_destroyed(&self, other: Domain) -> bool {
-        let known = self.others.get(&other);
-        known.is_some_and(|known| !known.is_there)
+    /// Whether there is no such domain any more. XenStore says that of one whose nodes are not for us as well (EACCES).
+    fn is_destroyed(&mut self, other: Domain) -> Result<bool, Error> {
+        match self.store.read(&format!("/local/domain/{other}")) {
+            Err(Error::Refused(name)) => Ok(name == "ENOENT"),
+            read => read.map(|_| false),
+        }
     }
 
     fn finish(&mut self, other: Domain, grant: u32) -> Result<(), Error> {

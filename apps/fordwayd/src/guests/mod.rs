@@ -171,7 +171,7 @@ pub(crate) struct Guests {
     to_report: Vec<LinkSide>,
     failed: Vec<LinkSide>,
     /// Links to guests that are destroyed, and when the processes are told so a second time.
-    doomed: Vec<(Instant, Domain, LinkSide)>,
+    doomed: Vec<(Instant, LinkSide)>,
     /// Who has not said yet that a new door of ours is known.
     unknown_doors: BTreeMap<(ProcessId, u64), BTreeSet<Domain>>,
     /// Somebody had more to say than was read in a turn.
@@ -212,7 +212,7 @@ impl Guests {
             true => Some(0),
             false => {
                 let doomed = self.doomed.first();
-                let left = doomed.map(|(at, ..)| at.saturating_duration_since(Instant::now()));
+                let left = doomed.map(|(at, _)| at.saturating_duration_since(Instant::now()));
                 let left = left.map(|left| left.as_nanos() as u64);
                 left.into_iter().chain(self.meetings.patience_ns()).min()
             }
@@ -514,10 +514,8 @@ impl Broker {
             return;
         };
         let now = Instant::now();
-        let due = guests.doomed.extract_if(.., |(at, ..)| *at <= now);
-        // Unless dom0 has forbidden the meeting meanwhile, for which its broker removes the node, too.
-        let due = due.filter(|(_, other, _)| guests.meetings.is_destroyed(*other));
-        let again = due.map(|(_, _, side)| peer_gone(side)).collect();
+        let due = guests.doomed.extract_if(.., |(at, _)| *at <= now);
+        let again = due.map(|(_, side)| peer_gone(side)).collect();
         self.carry_out(again);
         let Some(guests) = &mut self.guests else {
             return;
@@ -617,7 +615,7 @@ impl Broker {
                 doomed.sort_unstable();
                 doomed.dedup();
                 let at = Instant::now() + TOLD_AGAIN;
-                let doomed = doomed.into_iter().map(|side| (at, other, side));
+                let doomed = doomed.into_iter().map(|side| (at, side));
                 guests.doomed.extend(doomed);
                 // Nobody answers at the other end: what is in the rings is all that there will be.
                 for (key, _) in &relayed {

@@ -349,7 +349,7 @@ impl Guests {
         !is_ready && !inner.has_more && !has_heard && self.outbox.borrow().is_empty()
     }
 
-    /// When something is to be tried again.
+    /// When something is to be tried again, or bytes that lie in rings are to be looked at.
     pub fn next_ns(&self) -> Option<u64> {
         let inner = self.inner.borrow();
         let lie = self.conns.borrow().values().any(|conn| conn.has_unread());
@@ -457,9 +457,14 @@ impl Guests {
             known.heard.clear();
             // Its broker removes it when dom0 has said no; or the guest is gone.
             self.is_said.set(true);
+            // Told once here: this look may come again before what dom0 says is read.
+            let is_news = known.gone_at_ns.is_none();
             known.gone_at_ns.get_or_insert(now_ns);
             self.part(inner, xen, other, now_ns);
-            return self.tell_gone(other);
+            if is_news {
+                self.tell_gone(other);
+            }
+            return;
         };
         known.gone_at_ns = None;
         if said == known.heard {
