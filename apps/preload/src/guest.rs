@@ -7,7 +7,8 @@
 //! names places without memory has us read.
 //!
 //! The kernel maps a peer's pages once, and gives them to no forked child (VM_DONTCOPY). So before a fork each
-//! connection is taken back to the kernel, and waited for as before an exec ([`before_fork`]). In the child zeros lie in
+//! connection is taken back to the kernel, and waited for as before an exec ([`before_fork`]); in vain no longer than one exec would
+//! wait, whatever the number of forks, but for a moment at each. In the child zeros lie in
 //! the place of the peer's pages and of ours, and it locks no half of such a channel ([`is_cut_off`]): its first call lets go
 //! of it, or fails with ECONNRESET where either end still owed bytes at the fork, which the child would miss or overtake.
 //!
@@ -56,6 +57,8 @@ const NOTIFY: usize = 4 << 16 | (b'E' as usize) << 8 | 4;
 const OFF: u32 = 1;
 /// The peer has let the fork wait in vain. It does so once.
 const VAIN: u32 = 2;
+/// What each fork waits for peers that have not done so, however long forks of this process have waited in vain.
+const FORK_WAIT_NS_MIN: u64 = 200_000_000;
 /// The number of a link whose broker is gone: the next one has numbers of its own.
 const NO_BROKERS: u64 = u64::MAX;
 /// Ports that are read at once; a view has one.
@@ -288,7 +291,10 @@ fn take_back() {
     for conn in conns() {
         down::leave_and_stop(&conn.end(), Reason::Forked);
     }
-    let deadline_ns = down::deadline(sys::now_ns());
+    let begin_ns = sys::now_ns();
+    let waited_ns = &PROCESS.links.waited_in_vain_ns;
+    let deadline_ns = forks_deadline(begin_ns, waited_ns.load(Ordering::Relaxed));
+    let mut is_vain = false;
     for conn in conns() {
         let was_in_vain = conn.off_rings.load(Ordering::Relaxed) == VAIN;
         let until_ns = if was_in_vain {
@@ -300,13 +306,24 @@ fn take_back() {
         let is_off = down::is_off_rings(&conn.end());
         let found = if is_off { OFF } else { VAIN };
         conn.off_rings.store(found, Ordering::Relaxed);
+        is_vain |= !is_off && !was_in_vain;
     }
+    if is_vain {
+        waited_ns.fetch_add(sys::now_ns() - begin_ns, Ordering::Relaxed);
+    }
+}
+
+/// Until when a fork waits that begins now: forks wait in vain as long as one exec would, all of a process together.
+fn forks_deadline(begin_ns: u64, waited_in_vain_ns: u64) -> u64 {
+    let left = down::deadline(begin_ns).saturating_sub(waited_in_vain_ns);
+    left.max(begin_ns + FORK_WAIT_NS_MIN)
 }
 
 /// In a forked child, before anything looks at a peer's pages: there are none. Nor may ours be mapped here: they would stay
 /// granted until the child ends. Zeros are laid there without other room for them meanwhile, of which a child may have none: no
 /// other thread looks. Nothing is owed by the child.
 pub fn after_fork() {
+    PROCESS.links.waited_in_vain_ns.store(0, Ordering::Relaxed);
     take_owed().for_each(drop);
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
     // Also places that are free: another thread may have been about to make a link there, or to end one.
@@ -713,6 +730,21 @@ mod tests {
         let arena = base.wrapping_add(ARENA_OFFSET);
         for (place, bytes) in [(base, GUEST_HEAD_BYTES), (arena, GUEST_ARENA_BYTES)] {
             sys!(SYS_madvise, place, bytes, libc::MADV_DONTFORK).expect("ours");
+        }
+    }
+
+    #[test]
+    fn forks_wait_in_vain_for_a_bound_of_the_process() {
+        let begin_ns = 50;
+        let whole_ns = down::deadline(0);
+        assert_eq!(forks_deadline(begin_ns, 0), begin_ns + whole_ns);
+        assert_eq!(
+            forks_deadline(begin_ns, whole_ns / 2),
+            begin_ns + whole_ns / 2
+        );
+        for waited_ns in [whole_ns, 7 * whole_ns] {
+            let least = begin_ns + FORK_WAIT_NS_MIN;
+            assert_eq!(forks_deadline(begin_ns, waited_ns), least);
         }
     }
 

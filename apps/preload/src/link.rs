@@ -106,6 +106,8 @@ pub struct Links {
     pub guests: AtomicU32,
     /// Numbers of the latter; 0: none.
     pub owed: [AtomicU64; OWED_MAX],
+    /// What forks have waited for peers in other guests that did not answer.
+    pub waited_in_vain_ns: AtomicU64,
 }
 
 impl Links {
@@ -117,6 +119,7 @@ impl Links {
             acts_seen: AtomicU32::new(0),
             guests: AtomicU32::new(0),
             owed: [const { AtomicU64::new(0) }; OWED_MAX],
+            waited_in_vain_ns: AtomicU64::new(0),
         }
     }
 }
