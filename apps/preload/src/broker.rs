@@ -84,8 +84,8 @@ pub fn is_orphaned() -> bool {
     fd() < 0 && link::own().next().is_some()
 }
 
-/// Sends one message. `EAGAIN` never comes back: a broker that takes nothing for
-/// [`ANSWER_MS`] is as good as gone.
+/// Sends one message. `EAGAIN`: the broker has taken nothing for [`ANSWER_MS`], and has not got it; it lives, as far as is
+/// known, and what it must hear is told later ([`guest::let_go`]).
 pub fn send<M: Message>(message: &M, fds: &[i32]) -> sys::Result<()> {
     match fd() {
         ..0 => Err(libc::ENOTCONN),

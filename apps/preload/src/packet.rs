@@ -16,7 +16,7 @@ const ANCILLARY_BYTES: usize = 16 + PACKET_FDS_MAX * 4;
 #[repr(C, align(8))]
 struct Ancillary([u8; ANCILLARY_BYTES]);
 
-/// Sends one message. `EAGAIN` never comes back: see [`ANSWER_MS`].
+/// Sends one message. `EAGAIN`: the broker has taken nothing for [`ANSWER_MS`], and has not got it.
 pub fn send_on<M: Message>(fd: i32, message: &M, fds: &[i32]) -> sys::Result<()> {
     let header = Header {
         kind: M::KIND,
