@@ -832,6 +832,24 @@ mod tests {
     }
 
     #[test]
+    fn an_offer_ends_with_its_broker_though_no_call_waits_in_the_library() {
+        let _turn = tables();
+        let Files([ours, broker]) = &pretended();
+        pretend(hidden::copy(*ours).expect("a hidden descriptor"));
+        let Files([fd, ..]) = &connection();
+        let conn = state::add_conn(*fd, false).expect("a place");
+        conn.phase.advance(Event::Offered);
+        sys!(SYS_shutdown, *broker, libc::SHUT_RDWR).expect("its end");
+        let calls = (0..1000).take_while(|_| {
+            upgrade::count_operation(conn, *fd, upgrade::Does::Receive).expect("by the kernel");
+            conn.phase.load(Ordering::Relaxed) == phase::OFFERED
+        });
+        assert!(calls.count() < 1000);
+        assert!(super::fd() < 0, "the next offer is another broker's");
+        free(conn);
+    }
+
+    #[test]
     fn an_answer_about_a_door_is_waited_for_where_there_may_be_a_peer() {
         let _turn = tables();
         let door = 40;

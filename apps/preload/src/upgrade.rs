@@ -32,6 +32,9 @@ const SETTLE_LOOK_NS: u64 = 50_000;
 const CALLS_WITHOUT_MEMORY: u32 = 1000;
 /// The same of one whose offer did not come to its end: a handler jumped out of it.
 const CALLS_WITHOUT_OFFER: u32 = 1000;
+/// Calls on a connection that is on offer before the mail is read: a program that only sleeps in the kernel hears so of a
+/// broker's end, behind which the mailbox stands still.
+const CALLS_WITHOUT_MAIL: u32 = 64;
 
 /// What a call does that moves data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +76,10 @@ pub fn count_operation(conn: &Conn, fd: i32, does: Does) -> sys::Result<()> {
         return insist(conn, fd, does);
     }
     if now == phase::OFFERED {
-        conn.operations.fetch_add(1, Ordering::Relaxed);
+        let operations = conn.operations.fetch_add(1, Ordering::Relaxed);
+        if operations.is_multiple_of(CALLS_WITHOUT_MAIL) {
+            broker::drain_mail();
+        }
         return Ok(());
     }
     let barred = conn.barred.load(Ordering::Relaxed);

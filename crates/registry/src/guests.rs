@@ -6,6 +6,7 @@
 use crate::domains::guest_of_place;
 use crate::processes::ConnState;
 use crate::{ProcessId, Registry, SocketFacts, place_of_guest};
+use fordway_abi::control::Protocol;
 pub use fordway_guests::{GuestAddresses, GuestAddressesError};
 use std::net::IpAddr;
 
@@ -65,6 +66,25 @@ impl Registry {
         for key in offered.collect::<Vec<_>>() {
             self.end_conn(key, &mut Vec::new());
         }
+    }
+
+    /// What our processes have on offer to another guest, without a partner: not here any more from now on, but with that guest's
+    /// broker.
+    pub fn take_offers_to(&mut self, other: u16) -> Vec<(ProcessId, u64, SocketFacts)> {
+        let mut taken = Vec::new();
+        for key in self.offers.values() {
+            let facts = self.conn(*key).map(|conn| conn.facts);
+            let is_to_other = |facts: &SocketFacts| {
+                facts.protocol == Protocol::Tcp && self.is_with_guest(facts, other)
+            };
+            if let Some(facts) = facts.filter(is_to_other) {
+                taken.push((key.0, key.1, facts));
+            }
+        }
+        for (process, conn_id, _) in &taken {
+            self.end_conn((*process, *conn_id), &mut Vec::new());
+        }
+        taken
     }
 
     /// Whether a socket of ours is one that another guest may be told of: in the namespace that has its local

@@ -135,11 +135,12 @@ cases! {
     "create-destroy", [Httpd], long, 200, 120, "50 times created and destroyed";
     "linux-ping", [Linux], short, 60, 15, "the Linux guest is reached";
     "linux-servers", [Linux], long, 120, 40, "nginx and redis-server in the Linux guest";
-    "guests", [Linux, Pair], long, 90, 60, "two Linux guests carry messages over granted pages; wrong grants, deaths, the limit";
-    "guests-programs", [Linux, Fordway], short, 300, 80, "redis, its benchmark and its client in two Linux guests, each with a broker";
-    "guests-programs-early", [Linux, Fordway], long, 300, 100, "the same with offers at the first call, and a redis that forks seven times beside clients";
-    "guests-namespaces", [Linux, Fordway], long, 300, 100, "redis in a namespace of a guest, clients in the other one and in a namespace of its";
-    "guests-others", [Linux, Fordway], long, 300, 100, "nginx with ab, and iperf3, in two Linux guests";
+    "guests", [Linux, Pair], long, 300, 60, "two Linux guests carry messages over granted pages; wrong grants, deaths, the limit";
+    "guests-programs", [Linux, Fordway], short, 600, 80, "redis, its benchmark and its client in two Linux guests, each with a broker";
+    "guests-programs-early", [Linux, Fordway], long, 900, 100, "the same with offers at the first call, and a redis that forks seven times beside clients";
+    "guests-namespaces", [Linux, Fordway], long, 700, 100, "redis in a namespace of a guest, clients in the other one and in a namespace of its";
+    "guests-others", [Linux, Fordway], long, 900, 100, "nginx with ab, and iperf3, in two Linux guests";
+    "guests-brokers", [Linux, Fordway], long, 900, 120, "brokers killed at each step of a meeting, and started anew; a connection's bytes are right";
     "guests-dying", [Linux, Fordway], long, 1500, 550, "a Linux guest destroyed in the middle of transfers, 51 times; the others are none the worse";
     "guests-four", [Linux, Fordway], long, 300, 120, "two pairs of Linux guests at once, and a server with three clients";
     "guests-unikernel", [Linux, Fordway, HttpdGuests, KvGuests], long, 300, 100, "redis-benchmark and curl in a Linux guest reach the unikernel's kv and httpd by rings";

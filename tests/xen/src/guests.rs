@@ -32,6 +32,10 @@ const CASES: &[(&str, &str)] = &[
         "guests-others",
         include_str!("../programs/guests-others.sh"),
     ),
+    (
+        "guests-brokers",
+        include_str!("../programs/guests-brokers.sh"),
+    ),
     ("guests-dying", include_str!("../programs/guests-dying.sh")),
     ("guests-four", include_str!("../programs/guests-four.sh")),
     (

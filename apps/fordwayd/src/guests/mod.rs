@@ -448,7 +448,21 @@ impl Broker {
             tracing::info!("the broker of guest {other} is met");
             let token = Token::of_guest(other).data();
             let _ = epoll::add(&self.epoll, descriptor, token, epoll::EventFlags::IN);
+            if !guests.meetings.is_senior_to(other) {
+                // What waits here since before, or since the talk of before, is the senior's to pair.
+                let offers = self.registry.take_offers_to(other);
+                self.offer_anew(offers);
+            }
             self.listen_to(other);
+        }
+    }
+
+    /// What processes of ours have on offer is a senior's to pair, or waits here.
+    fn offer_anew(&mut self, offers: Vec<(ProcessId, u64, SocketFacts)>) {
+        for (process, conn, facts) in offers {
+            if !self.relay_offer(process, conn, &facts) {
+                self.offer_proved(process, conn, facts);
+            }
         }
     }
 
@@ -572,10 +586,13 @@ impl Broker {
         }
         guests.numbers.retain(|(domain, _), _| *domain != other);
         let of_it = |one: &Relayed| one.other == other && (is_destroyed || !one.is_left);
-        // Without a channel there is nothing to leave.
-        guests
+        // Without a channel there is nothing to leave: such an offer waits for the next talk.
+        let waits = guests
             .relayed
-            .retain(|_, one| !of_it(one) || one.channel.is_some());
+            .extract_if(.., |_, one| of_it(one) && one.channel.is_none());
+        let waits: Vec<_> = waits
+            .map(|((process, conn), one)| (process, conn, one.facts))
+            .collect();
         let mut relayed = Vec::new();
         for (key, one) in guests.relayed.iter_mut().filter(|(_, one)| of_it(one)) {
             one.is_left = true;
@@ -626,6 +643,7 @@ impl Broker {
         self.carry_out(actions);
         self.end_links();
         self.release_doors();
+        self.offer_anew(waits);
     }
 
     /// Our processes let go of links whose senior is gone.

@@ -41,6 +41,20 @@ fn theirs(port: u16, domid: u16) -> SocketFacts {
 }
 
 #[test]
+fn what_waits_for_a_guest_is_taken_to_its_broker() {
+    let (mut registry, here, [there, _]) = meeting();
+    registry.offer(there, 7, theirs(4000, 5));
+    registry.offer(here, 1, ours(4001));
+    registry.offer(here, 2, facts(9, HOST, "10.0.0.8:6379", "10.0.0.10:4002"));
+    registry.offer(here, 3, facts(10, HOST, "127.0.0.1:6379", "127.0.0.1:4003"));
+    assert_eq!(registry.take_offers_to(5), [(here, 1, ours(4001))]);
+    assert_eq!(registry.take_offers_to(5), [], "once");
+    // Its partner finds nobody here, and the guest's own offer waits on.
+    assert_eq!(links(&registry.offer(there, 8, theirs(4001, 5))), []);
+    assert_eq!(links(&registry.offer(here, 4, ours(4000))).len(), 2);
+}
+
+#[test]
 fn a_guests_socket_is_paired_with_ours() {
     let (mut registry, here, [there, _]) = meeting();
     assert_eq!(registry.offer(there, 7, theirs(4000, 5)), []);
