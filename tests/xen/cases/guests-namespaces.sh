@@ -8,7 +8,7 @@ expect 'the client has the addresses' "$(/job/fordway guests list | grep -c '10.
 
 xl unpause server
 xl unpause client
-has_said client 'guest: all addresses' 200
+has_said client 'guest: all addresses' 400
 /job/fordway guests meet server=10.0.0.8 client=10.0.0.9
 has_said client 'guest: own addresses'
 $meet

@@ -3,7 +3,7 @@ program_guests guests-others server:8 client:9
 /job/fordway guests meet server=10.0.0.8 client=10.0.0.9
 xl unpause server
 xl unpause client
-has_said client 'guest: done' 300
+has_said client 'guest: done' 600
 ended
 compared client '1k-c1 1k-c50 1m-c4' nginx
 compared client 'out back' iperf3

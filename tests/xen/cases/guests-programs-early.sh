@@ -4,7 +4,7 @@ program_guests guests-programs-early server:8 client:9
 /job/fordway guests meet server=10.0.0.8 client=10.0.0.9
 xl unpause server
 xl unpause client
-has_said client 'guest: done' 200
+has_said client 'guest: done' 600
 ended
 compared client 'c1 c50' 'SET GET'
 rings_of server stream crowd forked

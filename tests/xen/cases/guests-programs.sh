@@ -36,7 +36,7 @@ expect 'what came back' "$(nodes server; nodes client)" = "$said"
 
 xl unpause server
 xl unpause client
-has_said client 'guest: shown forked' 150
+has_said client 'guest: shown forked' 300
 /job/fordway guests part client
 has_said client 'guest: parted'
 $meet

@@ -8,8 +8,8 @@ start victim
 /job/fordway guests meet victim=10.0.0.8 upper=10.0.0.7
 /job/fordway guests meet victim=10.0.0.8 client=10.0.0.9
 for guest in $guests; do xl unpause "$guest"; done
-has_said upper 'guest: done' 300
-has_said client 'guest: done' 100
+has_said upper 'guest: done' 600
+has_said client 'guest: done' 240
 ended
 console victim | tr -d '\r' | tail -n 20 | sed 's/^/victim: /'
 rings_of client last

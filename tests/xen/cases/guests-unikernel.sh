@@ -15,13 +15,13 @@ done
 meet='/job/fordway guests meet client=10.0.0.9 kv-rings=10.0.0.20 httpd-rings=10.0.0.21'
 $meet
 xl unpause client
-has_said client 'guest: shown crowd' 150
+has_said client 'guest: shown crowd' 300
 /job/fordway guests part client
 has_said client 'guest: parted'
 $meet
-has_said client 'guest: saves' 100
+has_said client 'guest: saves' 240
 /job/fordway guests part client
-has_said client 'guest: back on TCP' 100
+has_said client 'guest: back on TCP' 240
 for name in kv httpd; do
     for i in $(seq 200); do
         [ "$(console "$name-rings" | grep -c 'is gone')" != 2 ] || break
@@ -33,7 +33,7 @@ xl restore /tmp/kv.saved
 rm /tmp/kv.saved
 answers 10.0.0.20
 $meet
-has_said client 'guest: done' 100
+has_said client 'guest: done' 240
 ended
 for name in kv httpd; do
     console "$name-rings" | tr -d '\r' | sed "s/^/$name: /"

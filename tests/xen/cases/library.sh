@@ -111,12 +111,11 @@ further() {
     rm -r /tmp/further
 }
 
-# has_said NAME LINE [SECONDS]: in a while, unless one of the guests has failed before. An emulated second
-# of sleep is nothing to the host, but processes are.
+# has_said NAME LINE [SECONDS]: in emulated seconds, unless one of the guests has failed before.
 has_said() {
-    local i name logs=()
+    local name logs=() limit=$((SECONDS + ${3:-120}))
     for name in $guests; do logs+=("/var/log/xen/console/guest-$name.log"); done
-    for i in $(seq $((2 * ${3:-40}))); do
+    while [ $SECONDS -lt $limit ]; do
         ! grep -q "^$2" "/var/log/xen/console/guest-$1.log" || return 0
         ! grep -q '^[a-z]*: FAILED' "${logs[@]}" || break
         sleep 0.5

@@ -13,13 +13,21 @@ fail() {
     exit 1
 }
 
+# now_s: sets $now to the seconds since the guest began, which are emulated as well.
+now_s() {
+    read -r now _ </proc/uptime
+    now=${now%.*}
+}
+
 # until_so SECONDS COMMAND...: the command has worked.
 until_so() {
-    local left=$(($1 * 10))
+    local now limit
+    now_s
+    limit=$((now + $1))
     shift
     until "$@" >/dev/null 2>&1; do
-        left=$((left - 1))
-        [ $left -gt 0 ] || fail "$*"
+        now_s
+        [ $now -lt $limit ] || fail "$*"
         sleep 0.1
     done
 }
@@ -92,8 +100,8 @@ serve_both() {
     local options='--bind 0.0.0.0 --protected-mode no --appendonly no --dir /tmp'
     fordway run --here -- redis-server --port 6379 --save '' $options "$@" >/tmp/redis.log &
     redis-server --port 6380 --save '' $options >/tmp/plain.log &
-    until_so 30 redis-cli -p 6379 ping
-    until_so 30 redis-cli -p 6380 ping
+    until_so 120 redis-cli -p 6379 ping
+    until_so 120 redis-cli -p 6380 ping
     redis=$(redis-cli -p 6379 info server | tr -d '\r' | sed -n 's/^process_id://p')
 }
 
@@ -111,16 +119,18 @@ begin_stream() {
     turn=0 carried=0
 }
 bytes() {
-    local value left=100
+    local value now limit
     turn=$((turn + 1))
     for _ in 1 2 3; do
         value=$(head -c 12000 /dev/urandom | base64 -w 0)
         printf 'set key%d %s\nget key%d\n' $turn "$value" $turn >&3
         printf 'OK\n%s\n' "$value" >>/tmp/wanted
     done
+    now_s
+    limit=$((now + 60))
     until cmp -s /tmp/wanted /tmp/answers; do
-        left=$((left - 1))
-        [ $left -gt 0 ] || { echo "the stream has stopped, or is wrong: $(wc -c </tmp/answers) of $(wc -c </tmp/wanted) bytes, after $carried"; return 1; }
+        now_s
+        [ $now -lt $limit ] || { echo "the stream has stopped, or is wrong: $(wc -c </tmp/answers) of $(wc -c </tmp/wanted) bytes, after $carried"; return 1; }
         sleep 0.1
     done
     carried=$((carried + $(wc -c </tmp/answers)))
@@ -151,7 +161,7 @@ stream() {
         printf 'set key%d %s\nget key%d\n' "$number" "$value" "$number" >&3
         printf 'OK\n%s\n' "$value" >>/tmp/wanted
     done
-    until_so 30 cmp -s /tmp/wanted /tmp/answers
+    until_so 120 cmp -s /tmp/wanted /tmp/answers
     echo "guest: stream of $(wc -c </tmp/answers) bytes each way, all of them right"
     look "$word"
     exec 3>&-

@@ -15,12 +15,12 @@ transfers() {
     local host
     hosts=$#
     for host in "$@"; do
-        until_so 60 redis-cli -h "$host" ping
-        until_so 60 grep -q "the broker of guest $(guest_of "$host") is met" /run/fordway/broker.log
+        until_so 240 redis-cli -h "$host" ping
+        until_so 240 grep -q "the broker of guest $(guest_of "$host") is met" /run/fordway/broker.log
         fordway run --here -- redis-benchmark -h "$host" -c 4 -d 65536 -t set,get -n 100000000 -q >/dev/null 2>&1 &
         while cat /tmp/requests; do :; done | fordway run --here -- redis-cli -h "$host" --pipe >/dev/null 2>&1 &
     done
-    until_so 60 is_fast $((5 * hosts + 1))
+    until_so 240 is_fast $((5 * hosts + 1))
     echo 'well'
 }
 guest_of() { sed -n "s/.*dom0: guest \([0-9]*\), $1, may be met.*/\1/p" /run/fordway/broker.log | tail -n 1; }
@@ -66,7 +66,7 @@ case $role in
         follow
         ;;
     client)
-        until_so 60 redis-cli -h $server -p 6380 ping
+        until_so 240 redis-cli -h $server -p 6380 ping
         begin_stream
         follow
         ;;

@@ -12,8 +12,8 @@ serve() {
     local options='--bind 0.0.0.0 --protected-mode no --appendonly no --dir /tmp'
     fordway run --here -- redis-server --port 6379 --save '' $options >/tmp/redis.log &
     redis-server --port 6380 --save '' $options >/tmp/plain.log &
-    until_so 60 redis-cli -p 6379 ping
-    until_so 60 redis-cli -p 6380 ping
+    until_so 240 redis-cli -p 6379 ping
+    until_so 240 redis-cli -p 6380 ping
 }
 
 # gets PATH WORD AT PORT [COMMAND...]
@@ -27,27 +27,27 @@ gets() {
 # asks WORD AT COUNT: 20 connections, while others, COUNT in all, have as many.
 asks() {
     local word=$1 at=$2 count=$3
-    until_so 120 redis-cli -h "$at" -p 6379 ping
-    until_so 120 redis-cli -h "$at" -p 6380 ping
+    until_so 300 redis-cli -h "$at" -p 6379 ping
+    until_so 300 redis-cli -h "$at" -p 6380 ping
     come "$word-plain"
-    until_so 120 reached "$word-plain" "$count"
+    until_so 300 reached "$word-plain" "$count"
     gets plain "$word" "$at" 6380
     come "$word-fordway"
-    until_so 120 reached "$word-fordway" "$count"
+    until_so 300 reached "$word-fordway" "$count"
     gets fordway "$word" "$at" 6379 fordway run --here --
     come "$word-crowd"
     fordway run --here -- redis-benchmark -h "$at" -t get -c 20 -n 100000000 -q >/dev/null &
     looks_at "$word" "$count" 20
     # The servers' looks, too: two pairs, or three clients and one server.
-    until_so 120 reached "$word-looked" 4
+    until_so 300 reached "$word-looked" 4
     kill $!
     wait $!
 }
 
 # looks_at WORD COUNT FAST: once all crowds are there, and so many connections are on rings.
 looks_at() {
-    until_so 300 reached "$1-crowd" "$2"
-    until_so 120 are_fast "$3"
+    until_so 600 reached "$1-crowd" "$2"
+    until_so 300 are_fast "$3"
     shown "$1"
     come "$1-looked"
 }

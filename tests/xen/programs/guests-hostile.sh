@@ -25,8 +25,8 @@ serve() {
     begin_broker
     fordway run --here -- redis-server --port 6379 --save '' $options >/tmp/redis.log &
     redis-server --port 6380 --save '' $options >/tmp/plain.log &
-    until_so 30 redis-cli -p 6379 ping
-    until_so 30 redis-cli -p 6380 ping
+    until_so 120 redis-cli -p 6379 ping
+    until_so 120 redis-cli -p 6380 ping
     redis=$(redis-cli -p 6379 info server | tr -d '\r' | sed -n 's/^process_id://p')
     echo "$role: serves"
 }
@@ -88,13 +88,13 @@ case $role in
         follow server_does
         ;;
     client)
-        until_so 60 redis-cli -h $server -p 6380 ping
+        until_so 240 redis-cli -h $server -p 6380 ping
         begin_broker
         begin_stream
         follow client_does
         ;;
     *)
-        until_so 60 redis-cli -h $server -p 6380 ping
+        until_so 240 redis-cli -h $server -p 6380 ping
         echo "$role: ready"
         follow hostile
         ;;

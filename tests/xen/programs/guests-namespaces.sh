@@ -25,7 +25,7 @@ namespace() {
     echo 1 >/proc/sys/net/ipv4/ip_forward
     $inside sleep 100000 &
     # Not before it is there.
-    until_so 10 sh -c "[ \$(readlink /proc/$!/ns/net) != \$(readlink /proc/self/ns/net) ]"
+    until_so 60 sh -c "[ \$(readlink /proc/$!/ns/net) != \$(readlink /proc/self/ns/net) ]"
     fordway domain attach inner --ip "$1.2" --pid $! || fail "fordway domain attach: status $?"
 }
 
@@ -37,8 +37,8 @@ serve() {
     $inside fordway run --here -- redis-server --bind 10.0.8.2 --port 6379 --save '' $options >/tmp/inner.log &
     $inside redis-server --bind 10.0.8.2 --port 6380 --save '' $options >/tmp/inner-plain.log &
     for at in 127.0.0.1 10.0.8.2; do
-        until_so 30 redis-cli -h $at -p 6379 ping
-        until_so 30 redis-cli -h $at -p 6380 ping
+        until_so 120 redis-cli -h $at -p 6379 ping
+        until_so 120 redis-cli -h $at -p 6380 ping
     done
     echo 'guest: serves'
     looks
@@ -49,11 +49,11 @@ crowd() {
     local word=$1
     shift
     "$@" -t get -c 20 -n 100000000 -q >/dev/null &
-    until_so 60 are_fast 20
+    until_so 240 are_fast 20
     look "$word"
     kill $!
     wait $!
-    until_so 30 are_fast 0
+    until_so 120 are_fast 0
 }
 
 has_heard_again() { [ "$(grep -c 'dom0: guest .*,10.0.8.0/28, may be met' /run/fordway/broker.log)" -ge 2 ]; }
@@ -62,8 +62,8 @@ ask() {
     local inner=10.0.8.2 with='fordway run --here --'
     namespace 10.0.9 10.0.0.8 10.0.8
     for at in $server $inner; do
-        until_so 60 redis-cli -h $at -p 6379 ping
-        until_so 60 redis-cli -h $at -p 6380 ping
+        until_so 240 redis-cli -h $at -p 6379 ping
+        until_so 240 redis-cli -h $at -p 6380 ping
     done
     crowd out-in $with redis-benchmark -h $inner
     crowd in-out $inside $with redis-benchmark -h $server
@@ -77,20 +77,20 @@ ask() {
     figures fordway 6379 50 20000 $inside $with
     # dom0 says that the two have their own addresses alone.
     $inside $with redis-benchmark -h $inner -t get -c 20 -n 100000000 -q >/dev/null &
-    until_so 60 are_fast 20
+    until_so 240 are_fast 20
     echo 'guest: all addresses'
-    until_so 60 are_fast 0
+    until_so 240 are_fast 0
     kill -0 $! || fail 'the crowd has ended'
     $with redis-benchmark -h $server -t get -c 7 -n 100000000 -q >/dev/null &
-    until_so 60 are_fast 7
+    until_so 240 are_fast 7
     echo 'guest: own addresses'
     # And those of the namespaces again, which this broker has heard of before somebody connects.
-    until_so 60 has_heard_again
+    until_so 240 has_heard_again
     $inside $with redis-benchmark -h $inner -t get -c 20 -n 100000000 -q >/dev/null &
-    until_so 60 are_fast 27
+    until_so 240 are_fast 27
     # A namespace that is no domain any more has no address; what one crowd had before is on TCP.
     fordway domain rm inner --force || fail "fordway domain rm: status $?"
-    until_so 60 are_fast 7
+    until_so 240 are_fast 7
     kill -0 $! || fail 'the crowd has ended'
     echo 'guest: done'
 }

@@ -40,9 +40,9 @@ serve() {
     $with iperf3 -s -p 5201 >/tmp/iperf3.log &
     iperf3 -s -p 5202 >/tmp/iperf3-plain.log &
     redis-server --bind 0.0.0.0 --port 6380 --protected-mode no --save '' --dir /tmp >/tmp/plain.log &
-    until_so 30 redis-cli -p 6380 ping
+    until_so 120 redis-cli -p 6380 ping
     for port in 8001 8002; do
-        until_so 30 wget -q -O /tmp/got "http://127.0.0.1:$port/1m"
+        until_so 120 wget -q -O /tmp/got "http://127.0.0.1:$port/1m"
         cmp /tmp/www/1m /tmp/got || fail "nginx on port $port"
     done
     echo 'guest: serves'
@@ -71,9 +71,9 @@ of_iperf3() {
 
 ask() {
     local with='fordway run --here --' port
-    until_so 120 redis-cli -h $server -p 6380 ping
+    until_so 300 redis-cli -h $server -p 6380 ping
     for port in 8001 8002; do
-        until_so 60 wget -q -O /dev/null "http://$server:$port/1k"
+        until_so 240 wget -q -O /dev/null "http://$server:$port/1k"
     done
     of_ab plain 8002 1k 1 1000
     of_ab fordway 8001 1k 1 2000 $with
@@ -82,18 +82,18 @@ ask() {
     of_ab plain 8002 1m 4 100
     of_ab fordway 8001 1m 4 200 $with
     $with ab -q -k -c 10 -n 500000 "http://$server:8001/1k" >/dev/null &
-    until_so 60 are_fast 10
+    until_so 240 are_fast 10
     look nginx
     kill $!
     wait $!
-    until_so 60 are_fast 0
+    until_so 240 are_fast 0
     of_iperf3 plain 5202 out 200M ''
     of_iperf3 fordway 5201 out 400M '' $with
     of_iperf3 plain 5202 back 200M -R
     of_iperf3 fordway 5201 back 400M -R $with
     # Both ways at once.
     $with iperf3 -c $server -p 5201 --bidir -t 10000 >/dev/null &
-    until_so 60 are_fast 3
+    until_so 240 are_fast 3
     look iperf3
     echo 'guest: done'
 }

@@ -26,8 +26,8 @@ short() {
 
 ask() {
     local fork with='fordway run --here --'
-    until_so 60 redis-cli -h $server -p 6379 ping
-    until_so 60 redis-cli -h $server -p 6380 ping
+    until_so 240 redis-cli -h $server -p 6379 ping
+    until_so 240 redis-cli -h $server -p 6380 ping
     figures plain 6380 1 2000
     figures fordway 6379 1 4000 $with
     figures plain 6380 50 10000
@@ -37,16 +37,16 @@ ask() {
     $with redis-benchmark -h $server -t get,set -d 1000 -c 20 -n 100000000 -q >/dev/null &
     crowd=$!
     begin_stream
-    until_so 30 is_fast 21
+    until_so 120 is_fast 21
     look crowd
     for fork in $(seq 7); do
         redis-cli -h $server -p 6379 bgsave
         # On, while it forks and saves.
         bytes >/tmp/bytes || fail "at fork $fork: $(cat /tmp/bytes)"
-        until_so 60 has_saved "$fork"
+        until_so 240 has_saved "$fork"
         bytes >/tmp/bytes || fail "after fork $fork: $(cat /tmp/bytes)"
-        until_so 60 has_fast $crowd 20
-        until_so 60 has_fast $stream 1
+        until_so 240 has_fast $crowd 20
+        until_so 240 has_fast $stream 1
         lives $crowd || fail "the crowd has ended at fork $fork"
     done
     [ "$(said_of stats total_forks)" = 7 ] || fail "forks: $(said_of stats total_forks)"

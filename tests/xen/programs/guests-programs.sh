@@ -26,8 +26,8 @@ is_saved() {
 }
 
 ask() {
-    until_so 60 redis-cli -h $server -p 6379 ping
-    until_so 60 redis-cli -h $server -p 6380 ping
+    until_so 240 redis-cli -h $server -p 6379 ping
+    until_so 240 redis-cli -h $server -p 6380 ping
     figures plain 6380 1 2000
     figures fordway 6379 1 4000 fordway run --here --
     figures plain 6380 50 10000
@@ -50,24 +50,24 @@ ask() {
     look lives
     echo 'guest: 15 lives of one process'
     fordway run --here -- redis-benchmark -h $server -t get -c 50 -n 100000000 -q >/dev/null &
-    until_so 30 are_fast 50
+    until_so 120 are_fast 50
     look crowd
     # A fork of the server, which has no peer's memory.
     redis-cli -h $server -p 6379 bgsave
-    until_so 30 is_saved
+    until_so 120 is_saved
     echo "guest: saved"
-    until_so 30 are_fast 50
+    until_so 120 are_fast 50
     shown forked
     # dom0 says now that the two may not meet any more.
-    until_so 60 are_fast 0
+    until_so 240 are_fast 0
     kill -0 $! || fail 'the crowd has ended'
     echo 'guest: parted'
     kill $!
     wait $!
     # And that they may again.
-    until_so 60 has_met_again
+    until_so 240 has_met_again
     fordway run --here -- redis-benchmark -h $server -t get -c 50 -n 100000000 -q >/dev/null &
-    until_so 60 are_fast 50
+    until_so 240 are_fast 50
     echo 'guest: met again'
     kill $!
     wait $!

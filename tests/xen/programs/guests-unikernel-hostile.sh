@@ -4,7 +4,7 @@
 #   client   an honest guest with a broker: values by a connection that stays are compared, until the other one is done
 
 ask_hostile() {
-    until_so 60 redis-cli -h $server ping
+    until_so 240 redis-cli -h $server ping
     while read -r words; do
         timeout 200 hostile $words >/tmp/said 2>&1 </dev/null || echo "hostile: $words ends with status $?"
         echo "guest: $(cut -d . -f 1 /proc/uptime) s: $(tail -n 1 /tmp/said)"
@@ -34,7 +34,7 @@ TRIALS
 ask_honest() {
     local value left turn=0
     start_broker
-    until_so 60 grep -q 'the broker of guest .* is met' /run/fordway/broker.log
+    until_so 240 grep -q 'the broker of guest .* is met' /run/fordway/broker.log
     mkfifo /tmp/ask
     fordway run --here -- redis-cli -h $server </tmp/ask >/tmp/answers &
     exec 3>/tmp/ask
@@ -46,7 +46,7 @@ ask_honest() {
             printf 'set key%d %s\nget key%d\n' $turn "$value" $turn >&3
             printf 'OK\n%s\n' "$value" >>/tmp/wanted
         done
-        until_so 20 cmp -s /tmp/wanted /tmp/answers
+        until_so 60 cmp -s /tmp/wanted /tmp/answers
         # Emulated time that nobody uses costs nothing.
         sleep 3
     done

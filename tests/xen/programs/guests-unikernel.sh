@@ -29,8 +29,8 @@ fetch() {
 
 ask() {
     local with='fordway run --here --' at=$kv
-    until_so 60 redis-cli -h $kv ping
-    until_so 60 has_met 2
+    until_so 240 redis-cli -h $kv ping
+    until_so 240 has_met 2
     figures plain 6379 1 2000
     figures fordway 6379 1 4000 $with
     figures plain 6379 50 10000
@@ -46,10 +46,10 @@ ask() {
     fetch fordway 1m 20 $with
     fetch fordway 100k 20 $with
     $with redis-benchmark -h $kv -t get -c 50 -n 100000000 -q >/dev/null &
-    until_so 30 are_fast 50
+    until_so 120 are_fast 50
     look crowd
     # dom0 says now that they may not meet any more.
-    until_so 60 are_fast 0
+    until_so 240 are_fast 0
     kill -0 $! || fail 'the crowd has ended'
     echo 'guest: parted'
     kill $!
@@ -57,9 +57,9 @@ ask() {
     redis-cli -h $kv ping | grep -q PONG || fail 'kv does not answer by TCP'
     fetch parted 1m 4 $with
     # And that they may again.
-    until_so 60 has_met 4
+    until_so 240 has_met 4
     $with redis-benchmark -h $kv -t get -c 50 -n 100000000 -q >/dev/null &
-    until_so 60 are_fast 50
+    until_so 240 are_fast 50
     echo 'guest: met again'
     shown again
     kill $!
@@ -71,11 +71,11 @@ ask() {
     $with redis-cli -h $kv </tmp/ask >/tmp/answers &
     exec 3>/tmp/ask
     for i in $(seq 20); do echo ping >&3; done
-    until_so 30 are_fast 1
+    until_so 120 are_fast 1
     echo 'guest: saves'
-    until_so 100 is_back
+    until_so 300 is_back
     echo 'guest: back on TCP'
-    until_so 100 has_met 6
+    until_so 300 has_met 6
     exec 3>&-
     kill $!
     wait $!

@@ -142,9 +142,9 @@ cases! {
     "guests-others", [Linux, Fordway], long, 900, 100, "nginx with ab, and iperf3, in two Linux guests";
     "guests-brokers", [Linux, Fordway], long, 900, 120, "brokers killed at each step of a meeting, and started anew; a connection's bytes are right";
     "guests-dying", [Linux, Fordway], long, 1500, 550, "a Linux guest destroyed in the middle of transfers, 51 times; the others are none the worse";
-    "guests-four", [Linux, Fordway], long, 300, 120, "two pairs of Linux guests at once, and a server with three clients";
-    "guests-unikernel", [Linux, Fordway, HttpdGuests, KvGuests], long, 300, 100, "redis-benchmark and curl in a Linux guest reach the unikernel's kv and httpd by rings";
-    "guests-unikernel-hostile", [Linux, Fordway, Hostile, KvGuests], long, 400, 200, "the unikernel's kv against a guest that lies, floods, rings and keeps what it is granted";
+    "guests-four", [Linux, Fordway], long, 900, 120, "two pairs of Linux guests at once, and a server with three clients";
+    "guests-unikernel", [Linux, Fordway, HttpdGuests, KvGuests], long, 900, 100, "redis-benchmark and curl in a Linux guest reach the unikernel's kv and httpd by rings";
+    "guests-unikernel-hostile", [Linux, Fordway, Hostile, KvGuests], long, 900, 200, "the unikernel's kv against a guest that lies, floods, rings and keeps what it is granted";
     "guests-hostile", [Linux, Fordway, Hostile], long, 900, 300, "a broker against guests that lie, flood, ring and keep what they are granted";
     "linux-client", [Linux, Httpd], long, 120, 60, "a Linux guest fetches from the unikernel";
 }
