@@ -297,12 +297,7 @@ fn take_back() {
     let mut is_vain = false;
     for conn in conns() {
         let was_in_vain = conn.off_rings.load(Ordering::Relaxed) == VAIN;
-        let until_ns = if was_in_vain {
-            sys::now_ns()
-        } else {
-            deadline_ns
-        };
-        down::settle(&conn.end(), until_ns);
+        down::settle(&conn.end(), (!was_in_vain).then_some(deadline_ns));
         let is_off = down::is_off_rings(&conn.end());
         let found = if is_off { OFF } else { VAIN };
         conn.off_rings.store(found, Ordering::Relaxed);

@@ -188,7 +188,7 @@ fn duplicated(old: c_int, new: c_int) {
 /// What waits behind [`duplicated`].
 fn settle(new: c_int) {
     if let Some(conn) = state::conn(new).filter(|_| new <= libc::STDERR_FILENO) {
-        down::settle(&conn.at(new), down::deadline(sys::now_ns()));
+        down::settle(&conn.at(new), Some(down::deadline(sys::now_ns())));
     }
 }
 
@@ -606,7 +606,7 @@ pub unsafe fn before_passing(message: *const libc::msghdr) {
     let deadline_ns = down::deadline(sys::now_ns());
     let complete = |fd| {
         if let Some(conn) = state::conn(fd) {
-            down::settle(&conn.at(fd), deadline_ns);
+            down::settle(&conn.at(fd), Some(deadline_ns));
         }
         epoll::let_go_of(fd, Reason::Passed);
     };

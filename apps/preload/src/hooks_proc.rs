@@ -25,7 +25,7 @@ pub fn before_exec(spawns: bool) {
     let deadline_ns = down::deadline(sys::now_ns());
     for (_, end, flags) in with_flags(borrowed) {
         if flags & libc::FD_CLOEXEC == 0 {
-            down::settle(&end, deadline_ns);
+            down::settle(&end, Some(deadline_ns));
         }
     }
 }

@@ -175,7 +175,8 @@ pub fn start_ticks(pid: i32) -> Option<u64> {
 /// (proc_pid_stat(5), fields 26 and 28). A process may feign an exec (PR_SET_MM_MAP). `None`: it is not for us to read, or its
 /// memory is gone. Linux may place two programs alike, rarely; without randomisation always.
 pub fn image(pid: i32) -> Option<(u64, u64)> {
-    let stat = stat(format!("/proc/{pid}/stat"))?;
+    // That of one thread: the kernel adds up all of them for the other.
+    let stat = stat(format!("/proc/{pid}/task/{pid}/stat"))?;
     let image = (stat_field(&stat, 26)?, stat_field(&stat, 28)?);
     (image.1 != 0).then_some(image)
 }

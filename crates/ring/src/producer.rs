@@ -276,7 +276,12 @@ impl<L: Layout> Producer<L> {
         let log2 = (segment.log2 + GROWTH_LOG2).max(fits).min(GROWN_LOG2_MAX);
         // Where memory is short, half of the way is better than none.
         let half = segment.log2 + GROWTH_LOG2 / 2;
-        self.grow_to(log2) || half < log2 && self.grow_to(half)
+        let has_grown = self.grow_to(log2) || half < log2 && self.grow_to(half);
+        if !has_grown {
+            // Not at each send.
+            own.tx_own.full_count.store(0, Ordering::Relaxed);
+        }
+        has_grown
     }
 
     /// To be called before a large write that had better go around the caches, for which a

@@ -112,7 +112,7 @@ pub(crate) fn lose(end: &impl End, why: Lost) -> i32 {
 pub fn downgrade(end: &impl End, reason: Reason, wait: bool) {
     if wait {
         leave_and_stop(end, reason);
-        settle(end, deadline(end.now_ns()));
+        settle(end, Some(deadline(end.now_ns())));
     } else if end.has_channel() {
         // Who is asked for the kernel path is asked once.
         let _shield = end.shield();
@@ -148,14 +148,14 @@ pub fn leave_and_stop(end: &impl End, reason: Reason) {
     end.knock_all();
 }
 
-/// The second half.
-pub fn settle(end: &impl End, deadline_ns: u64) {
+/// The second half; `None`: nothing is waited for.
+pub fn settle(end: &impl End, deadline_ns: Option<u64>) {
     if !end.has_channel() {
         return;
     }
-    flush_until(end, Some(deadline_ns));
+    flush_until(end, deadline_ns);
     // Who is not there yet finds the ring stopped, and puts nothing in.
-    if end.peer_is_there() {
+    if let Some(deadline_ns) = deadline_ns.filter(|_| end.peer_is_there()) {
         wait_for_peer(end, deadline_ns);
     }
     give_up_if_over(end);

@@ -162,7 +162,14 @@ fn room_for(
     wanted: usize,
 ) -> core::result::Result<usize, Violation> {
     let room = producer.room_bytes(wanted)?;
-    if room < wanted && producer.grow(source.in_all()) {
+    if room >= wanted {
+        return Ok(room);
+    }
+    let grows = || producer.grow(source.in_all());
+    // Without any room the caller sleeps, and the far end may send as much before it reads: no ring waits for that before it
+    // has grown.
+    let is_full = room < source.least().max(1);
+    if grows() || is_full && grows() {
         producer.room_bytes(wanted)
     } else {
         Ok(room)

@@ -670,7 +670,30 @@ static void more_b(int fd) {
     }
 }
 
+// Both send as much as any socket takes before they read, in pieces that fill a ring exactly.
+static void both_first(int fd) {
+    char piece[4096];
+    nonblocking(fd, 1);
+    for (int i = 0; i < 5; i++) {
+        fill(piece, i * sizeof piece, sizeof piece);
+        for (size_t done = 0; done < sizeof piece;) {
+            long count = send(fd, piece + done, sizeof piece - done, 0);
+            int shown;
+            if (count < 0 && errno != EAGAIN) die("send");
+            if (count < 0 && pollx(fd, POLLOUT, 10000, &shown) != 1) die("no room in piece %d", i);
+            if (count > 0) done += count;
+        }
+    }
+    step();
+    nonblocking(fd, 0);
+    recv_all(fd, 0, 5 * sizeof piece, 3000);
+    must_ring(fd, "behind them");
+    if (recv(fd, piece, 1, 0) != 1) die("receive");
+    step();
+}
+
 const struct test_case cases[] = {
+    {"both_first", WARM, both_first, both_first},
     {"corked", COLD, corked_a, corked_b},
     {"corks", WARM, corks_a, corks_b},
     {"more", WARM, more_a, more_b},

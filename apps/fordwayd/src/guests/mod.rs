@@ -460,6 +460,10 @@ impl Broker {
     /// What processes of ours have on offer is a senior's to pair, or waits here.
     fn offer_anew(&mut self, offers: Vec<(ProcessId, u64, SocketFacts)>) {
         for (process, conn, facts) in offers {
+            // An answer to one that cannot be sent ends the process.
+            if !self.by_process.contains_key(&process) {
+                continue;
+            }
             if !self.relay_offer(process, conn, &facts) {
                 self.offer_proved(process, conn, facts);
             }

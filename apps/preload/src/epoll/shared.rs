@@ -381,7 +381,7 @@ pub fn let_go(instance: &Instance, reason: Reason) {
     if stops {
         let deadline_ns = down::deadline(sys::now_ns());
         for conn in members(instance) {
-            down::settle(&conn.end(), deadline_ns);
+            down::settle(&conn.end(), Some(deadline_ns));
         }
     }
     go_on(instance);
@@ -582,7 +582,7 @@ fn wake(bell: Bell) {
 pub fn keep_from_rings(conn: &Conn, reason: Reason, wait: bool) {
     take_from_rings(conn, reason, wait);
     if wait {
-        down::settle(&conn.end(), down::deadline(sys::now_ns()));
+        down::settle(&conn.end(), Some(down::deadline(sys::now_ns())));
     }
 }
 
