@@ -531,13 +531,14 @@ fn replace(old: c_int, new: c_int, by_libc: impl FnOnce() -> c_int) -> c_int {
         return give(Err(libc::EBADF)) as c_int;
     }
     let change = old != new && may_change(old) && may_change(new);
+    // Only what is open can be copied; else `new` stays as it is.
+    let overwrites = || change && sys!(SYS_fcntl, old, libc::F_GETFD).is_ok();
     // As in `close_known`.
-    if change {
+    if overwrites() {
         flush(new);
     }
     let shield = change.then(Shield::new);
-    // Only what is open can be copied; else `new` stays as it is.
-    if change && sys!(SYS_fcntl, old, libc::F_GETFD).is_ok() {
+    if overwrites() {
         forget(new);
     }
     let result = by_libc();

@@ -693,7 +693,7 @@ pub fn closing(conn: &Conn) {
     if has_relatives {
         leave_to_relatives(conn);
     } else {
-        let waits = conn.flushed.load(Ordering::Relaxed) == 0;
+        let waits = conn.vain_flush.load(Ordering::Relaxed) == 0;
         ends::before_close(&conn.end(), waits);
     }
     leave_closed(conn, |_| !has_relatives || is_left(conn));
@@ -702,16 +702,13 @@ pub fn closing(conn: &Conn) {
 /// What [`closing`] would wait for, while handlers may still run. Nothing where others hold the connection as well, or
 /// sleep on it: it may not end now.
 pub fn flush_before_closing(conn: &Conn) {
-    if !conn.is_paired() {
-        return;
-    }
+    conn.vain_flush.store(0, Ordering::Relaxed);
     let is_last =
-        conn.refs.load(Ordering::Relaxed) == 1 && conn.sleepers.load(Ordering::SeqCst) == 0;
-    let waits = is_last && !is_shared(conn);
-    if waits {
-        ends::flush_before_close(&conn.end());
+        || conn.refs.load(Ordering::Relaxed) == 1 && conn.sleepers.load(Ordering::SeqCst) == 0;
+    if conn.is_paired() && is_last() && !is_shared(conn) {
+        let all = ends::flush_before_close(&conn.end());
+        conn.vain_flush.store(u32::from(!all), Ordering::Relaxed);
     }
-    conn.flushed.store(u32::from(waits), Ordering::Relaxed);
 }
 
 /// This process closes a connection that forked relatives go on with, or just keep. The broker

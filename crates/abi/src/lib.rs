@@ -17,7 +17,7 @@ pub mod stack;
 pub mod vsock;
 
 /// Version of everything in this crate, compared for equality in `Hello`.
-pub const ABI_VERSION: u32 = 20 + NEXT;
+pub const ABI_VERSION: u32 = 19 + NEXT;
 
 /// With `--cfg fordway_abi_next`, this code is its own successor: what an upgrade between unlike
 /// versions is tried with (`./x package-test abi`).

@@ -50,7 +50,7 @@ pub const ARENA_OFFSET: usize = 32 << 20;
 /// some of them large ones.
 pub const REGION_BYTES: usize = 2 << 30;
 /// log2 of a new ring's capacity (models copy less).
-pub const SEGMENT_LOG2_MIN: u32 = if cfg!(loom) { 10 } else { 14 };
+pub const SEGMENT_LOG2_MIN: u32 = if cfg!(loom) { 10 } else { 16 };
 /// log2 of the largest ring's capacity.
 pub const SEGMENT_LOG2_MAX: u32 = 22;
 /// Segments that a ring may have in its life; none of their words is used twice.

@@ -14,8 +14,6 @@ const FULL_BEFORE_GROWTH: u32 = 2;
 const LARGE_BEFORE_GROWTH: u32 = 8;
 /// log2 of the factor of one growth.
 const GROWTH_LOG2: u32 = 4;
-/// log2 of the segment that large writes ask for: 1 MB.
-const LARGE_LOG2: u32 = SEGMENT_LOG2_MIN + 6;
 /// log2 of the largest segment that growth takes: 2 MB, the best of those measured.
 const GROWN_LOG2_MAX: u32 = 21;
 /// Tries to leave a ring that the consumer drains, before the rest is left to it.
@@ -274,27 +272,20 @@ impl<L: Layout> Producer<L> {
         }
         let fits = wanted.next_power_of_two().trailing_zeros();
         let log2 = (segment.log2 + GROWTH_LOG2).max(fits).min(GROWN_LOG2_MAX);
-        // Where memory is short, half of the way is better than none.
-        let half = segment.log2 + GROWTH_LOG2 / 2;
-        let has_grown = self.grow_to(log2) || half < log2 && self.grow_to(half);
-        if !has_grown {
-            // Not at each send.
-            own.tx_own.full_count.store(0, Ordering::Relaxed);
-        }
-        has_grown
+        self.grow_to(log2)
     }
 
     /// To be called before a large write that had better go around the caches, for which a
     /// ring has to be larger than the peer's: after some of them it grows once.
     pub fn grow_for_large(&self) {
         let own = self.own();
-        if self.segment().log2 >= LARGE_LOG2 {
+        if self.segment().log2 >= SEGMENT_LOG2_MIN + GROWTH_LOG2 {
             return;
         }
         let large = own.tx_own.full_count.mine() + 1;
         own.tx_own.full_count.store(large, Ordering::Relaxed);
         if large >= LARGE_BEFORE_GROWTH {
-            self.grow_to(LARGE_LOG2);
+            self.grow_to(SEGMENT_LOG2_MIN + GROWTH_LOG2);
         }
     }
 

@@ -5,7 +5,7 @@
 
 mod memory;
 
-use fordway_abi::shm::{REGION_BYTES, SEGMENT_LOG2_MIN, rx_state, tx_state};
+use fordway_abi::shm::{REGION_BYTES, rx_state, tx_state};
 use fordway_ring::copy::{Copier, Kernel};
 use fordway_ring::{Consumer, Entered, Producer};
 use memory::{Guarded, endpoint, own_region};
@@ -43,12 +43,11 @@ enum Step {
 }
 
 fn size() -> impl Strategy<Value = usize> {
-    const NEW: usize = 1 << SEGMENT_LOG2_MIN;
     prop_oneof![
         2 => 0..200usize,
-        4 => 0..NEW * 17 / 16,
+        4 => 0..70_000usize,
         2 => 0..PIECE_BYTES_MAX,
-        1 => prop::sample::select(vec![NEW, NEW - 1, NEW + 1, NEW << 4, 1 << 20, 1 << 21]),
+        1 => prop::sample::select(vec![1 << 16, (1 << 16) - 1, (1 << 16) + 1, 1 << 20, 1 << 21]),
     ]
 }
 
@@ -287,8 +286,7 @@ fn memory_comes_back() {
 /// former segment is read first.
 #[test]
 fn large_writes_have_the_ring_grow() {
-    // Two of them fill a new ring.
-    const LARGE_BYTES: usize = 1 << (SEGMENT_LOG2_MIN - 1);
+    const LARGE_BYTES: usize = 16 << 10;
     let (from, to) = (own_region(), own_region());
     let mut channel = Channel::new(0, &from, &to);
     let small = channel.producer.capacity_bytes();

@@ -263,10 +263,10 @@ fn put_off(end: &impl End) -> bool {
     is_owed == Some(true)
 }
 
-/// What a close waits for. Whoever holds handlers off during [`before_close`] does this before.
-pub fn flush_before_close(end: &impl End) {
+/// What a close waits for. Whoever holds handlers off during [`before_close`] does this before. Whether all went, or need not.
+pub fn flush_before_close(end: &impl End) -> bool {
     withdraw_from_gone(end);
-    down::flush_before_end(end);
+    down::flush_before_end(end)
 }
 
 /// The last descriptor is about to be closed by the program, or by its exit: with

@@ -670,11 +670,12 @@ static void more_b(int fd) {
     }
 }
 
-// Both send as much as any socket takes before they read, in pieces that fill a ring exactly.
+// Both send as much as a socket takes at least before they read, in pieces that fill a ring exactly.
+enum { PIECES = 17 };
 static void both_first(int fd) {
     char piece[4096];
     nonblocking(fd, 1);
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < PIECES; i++) {
         fill(piece, i * sizeof piece, sizeof piece);
         for (size_t done = 0; done < sizeof piece;) {
             long count = send(fd, piece + done, sizeof piece - done, 0);
@@ -686,7 +687,7 @@ static void both_first(int fd) {
     }
     step();
     nonblocking(fd, 0);
-    recv_all(fd, 0, 5 * sizeof piece, 3000);
+    recv_all(fd, 0, PIECES * sizeof piece, 3000);
     must_ring(fd, "behind them");
     if (recv(fd, piece, 1, 0) != 1) die("receive");
     step();

@@ -26,11 +26,6 @@ use zerocopy::FromBytes;
 /// A loop that yields may be put back by the scheduler for long.
 const BETWEEN_LOOKS: std::time::Duration = std::time::Duration::from_micros(20);
 
-/// What lies in his ring at most, and in the victim's while that is new.
-pub const RING_BYTES: u64 = 1 << SEGMENT_LOG2_MIN;
-/// What nearly fills it: a little may lie there already.
-pub const MUCH_BYTES: u64 = RING_BYTES / 16 * 15;
-
 /// Mallory's own number for its connection.
 const CONN_ID: u64 = 7;
 
@@ -289,8 +284,9 @@ impl Mallory {
 
     /// Puts `count` bytes into his ring, without looking for room, and knocks.
     pub fn put(&mut self, count: u64) {
+        let capacity = 1 << SEGMENT_LOG2_MIN;
         for _ in 0..count {
-            let at = ARENA_OFFSET + (self.tail % RING_BYTES) as usize;
+            let at = ARENA_OFFSET + (self.tail % capacity) as usize;
             self.region.store(at, &[self.tail as u8]);
             self.tail += 1;
         }
@@ -323,7 +319,7 @@ impl Mallory {
     /// reads finds it empty hardly ever.
     pub fn fill(&mut self) {
         let head = self.peer_u64(offset_of!(Endpoint, rx.head));
-        self.tail = head + RING_BYTES;
+        self.tail = head + (1 << SEGMENT_LOG2_MIN);
         self.set_u64(offset_of!(Endpoint, tx.tail), self.tail);
     }
 

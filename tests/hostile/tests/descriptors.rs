@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use fordway_abi::control::{self as wire, kind};
 use fordway_abi::shm::{Endpoint, REGION_BYTES, REGION_MAGIC, RegionHeader, WAIT_PAGE_BYTES};
 use fordway_platform::memfd::{self, OwnPage};
-use fordway_test_hostile::mallory::{Asked, MUCH_BYTES, Mallory, by_kernel};
+use fordway_test_hostile::mallory::{Asked, Mallory, by_kernel};
 use fordway_test_hostile::{Bed, Style, packet_of};
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
@@ -156,10 +156,10 @@ fn memory_that_changes_its_shape_faults_nobody() -> Result<()> {
             }
             mallory.echo(100)?;
             // Bytes that were never written: holes, which the victim reads and sends back.
-            mallory.tail += MUCH_BYTES;
+            mallory.tail += 60_000;
             mallory.set_u64(offset_of!(Endpoint, tx.tail), mallory.tail);
             mallory.knock();
-            mallory.collect(MUCH_BYTES)?;
+            mallory.collect(60_000)?;
             mallory.echo(100)?;
             Ok(())
         })?;

@@ -1,13 +1,15 @@
 //! A peer that is to leave its ring, and goes on publishing: what is read from it ends.
 
 use anyhow::{Context, Result, ensure};
-use fordway_abi::shm::{Endpoint, rx_state};
-use fordway_test_hostile::mallory::{Mallory, RING_BYTES};
+use fordway_abi::shm::{Endpoint, SEGMENT_LOG2_MIN, rx_state};
+use fordway_test_hostile::mallory::Mallory;
 use fordway_test_hostile::{Bed, Style, until};
 use fordwayd::admin::{Reply, Request};
 use rustix::net::{Shutdown, shutdown};
 use std::mem::offset_of;
 
+/// Bytes that may lie in the ring.
+const CAPACITY: u64 = 1 << SEGMENT_LOG2_MIN;
 /// How often it is filled before anything else is done.
 const FILLS: u32 = 500;
 /// Looks in a row at which nothing was taken.
@@ -63,7 +65,7 @@ fn hold(name: &str, styles: &[Style], leave: impl Fn(&Bed, &Mallory) -> Result<(
             let more = publish_on(bed, &mut mallory)?;
             println!("{name}: {more} bytes were taken after the victim had asked for the kernel");
             // What lay there then, and what came between its look and ours.
-            ensure!(more <= 2 * RING_BYTES, "{more}");
+            ensure!(more <= 2 * CAPACITY, "{more}");
             Ok(())
         })?;
         bed.finish()?;

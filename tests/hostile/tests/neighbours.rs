@@ -4,7 +4,7 @@ use anyhow::Result;
 use fastrand::Rng;
 use fordway_abi::control::{Header, kind};
 use fordway_abi::shm::{Endpoint, WaitPage, tx_state};
-use fordway_test_hostile::mallory::{Mallory, RING_BYTES, hello};
+use fordway_test_hostile::mallory::{Mallory, hello};
 use fordway_test_hostile::{Bed, Style};
 use std::mem::offset_of;
 use std::net::{Shutdown, TcpListener};
@@ -71,7 +71,7 @@ fn one_who_always_sleeps() -> Result<()> {
 fn one_who_takes_nothing() -> Result<()> {
     stays("sends and takes nothing", |mallory| {
         let taken = mallory.peer_u64(offset_of!(Endpoint, rx.head));
-        mallory.put((RING_BYTES / 3).saturating_sub(mallory.tail - taken));
+        mallory.put(20_000u64.saturating_sub(mallory.tail - taken));
     })
 }
 

@@ -3,7 +3,7 @@
 
 use anyhow::{Result, ensure};
 use fordway_abi::shm::{Endpoint, rx_state, tx_state};
-use fordway_test_hostile::mallory::{Mallory, RING_BYTES};
+use fordway_test_hostile::mallory::Mallory;
 use fordway_test_hostile::{Bed, Echo, Style, until};
 use rustix::net::sockopt;
 use std::io::Write;
@@ -25,8 +25,8 @@ fn fill(mallory: &mut Mallory) -> Result<()> {
     let mut quiet = 0;
     until("the victim's ring is full", || {
         let taken = mallory.peer_u64(offset_of!(Endpoint, rx.head));
-        if mallory.tail - taken < RING_BYTES / 64 {
-            mallory.put(RING_BYTES / 3);
+        if mallory.tail - taken < 1000 {
+            mallory.put(20_000);
         }
         let now = mallory.peer_u64(sent);
         quiet = if now == last && now > 1 << 20 {

@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use fastrand::Rng;
 use fordway_abi::shm::{ARENA_OFFSET, Endpoint, tx_flags, tx_state};
 use fordway_test_hostile::child::{self, Role};
-use fordway_test_hostile::mallory::{MUCH_BYTES, Mallory};
+use fordway_test_hostile::mallory::Mallory;
 use fordway_test_hostile::{Bed, Style};
 use rustix::net::sockopt;
 use std::mem::offset_of;
@@ -47,7 +47,7 @@ fn take_down(mallory: Mallory, random: &mut Rng) -> Result<()> {
         let region = &region;
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
-                region.store(ARENA_OFFSET + tail as usize % MUCH_BYTES as usize, b"bytes");
+                region.store(ARENA_OFFSET + tail as usize % 60_000, b"bytes");
                 tail += 5;
                 region.store_u64(tail_at, tail);
                 for bell in bells.knocks.values() {

@@ -8,7 +8,7 @@
 //! The grants that a line needs are this guest's own, true or false. A connection that is to get rings is one of TCP to the victim's
 //! redis, so that the victim's program offers it as it would an honest guest's.
 
-use fordway_abi::shm::{GUEST_HEAD_BYTES, REGION_MAGIC, SEGMENT_LOG2_MIN};
+use fordway_abi::shm::{GUEST_HEAD_BYTES, REGION_MAGIC};
 use fordway_xen_user::{
     Access, Channel, Domain, Doorbell, EventChannel, Granted, Mapped, OwnRegion, PAGE_SIZE,
     PeerRegion, Reference, Store,
@@ -834,7 +834,7 @@ impl Foe {
             drop(head);
             let bytes = match round % 4 {
                 // All of it, the header and the marks, endpoints alone, slot 0 alone.
-                0 => (0, GUEST_HEAD_BYTES + (1 << SEGMENT_LOG2_MIN)),
+                0 => (0, GUEST_HEAD_BYTES + (64 << 10)),
                 1 => (0, 3 * PAGE_SIZE),
                 2 => (3 * PAGE_SIZE, GUEST_HEAD_BYTES),
                 _ => (3 * PAGE_SIZE, 3 * PAGE_SIZE + 1024),

@@ -60,7 +60,7 @@ pub enum Error {
     #[error("the peer's region is malformed")]
     Malformed,
     /// A region of our own would be smaller than one ring, or larger than its directory can name.
-    #[error("a region has room for one ring of {} KB at least, and is of 1,020 pages at most", (1 << fordway_abi::shm::SEGMENT_LOG2_MIN) >> 10)]
+    #[error("a region has room for one ring of 64 KB at least, and is of 1,020 pages at most")]
     NoSuchSize,
     /// The peer's process has ended, has taken its region back, or was silent for longer than it was waited for; and whatever is
     /// asked of a channel once an error has ended it.

@@ -226,12 +226,6 @@ pub(super) fn by_ring(
         let bytes = each.min(buffers.total - begin);
         match room(&producer, record_bytes(bytes), may_wait) {
             Ok(true) => put = self::put(flow, &producer, &buffers, (begin, bytes), (tos, moment)),
-            // A ring that cannot grow is left for the kernel, which has the room.
-            Ok(false) if record_bytes(bytes) > producer.capacity_bytes() => {
-                drop(guard);
-                flow.leave(false);
-                return None;
-            }
             // As in a queue that is full.
             Ok(false) => {
                 flow.own().tx_own.lost.fetch_add(1, Ordering::Relaxed);

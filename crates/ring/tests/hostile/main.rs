@@ -297,25 +297,6 @@ fn a_ring_grows_within_its_region() {
 }
 
 #[test]
-fn a_ring_grows_less_where_memory_is_short() {
-    let first = 5 * 4096;
-    let capacity = 1 << SEGMENT_LOG2_MIN;
-    let geometry = Geometry::new(first, first + capacity + 4 * capacity).unwrap();
-    let mut victim = Victim::new();
-    // SAFETY: the region is larger.
-    victim.producer = unsafe { victim.producer.within(geometry) };
-    victim.scribble(Scribble::RxState(rx_state::READY));
-    assert_eq!(victim.producer.enter(|| Some(0)), Entered::Yes);
-    assert!(victim.producer.grow(capacity));
-    assert_eq!(victim.producer.capacity_bytes(), 4 * capacity);
-    assert!(
-        !victim.producer.grow(usize::MAX >> 1),
-        "the region is used up"
-    );
-    assert_eq!(victim.producer.capacity_bytes(), 4 * capacity);
-}
-
-#[test]
 fn wrong_tails_are_caught() {
     let place = (ARENA_OFFSET as u64) << 8 | u64::from(SEGMENT_LOG2_MIN);
     let capacity = 1usize << SEGMENT_LOG2_MIN;

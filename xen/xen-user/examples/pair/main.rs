@@ -15,7 +15,6 @@
 mod measure;
 mod vchan;
 
-use fordway_abi::shm::SEGMENT_LOG2_MIN;
 use fordway_ring::copy::Copier;
 use fordway_xen_user::{
     Access, Channel, Domain, Doorbell, Error, EventChannel, Granted, Mapped, OwnRegion, PAGE_SIZE,
@@ -43,8 +42,8 @@ const TCP: (&str, u16) = ("10.0.0.8", 7000);
 /// Of an event channel: one in four sleeps opens them again.
 const PORTS: usize = 5;
 const MESSAGE_BYTES: usize = 512 << 10;
-/// A new ring, and those of 256 KB and 1 MB that it grows to.
-const ARENA_BYTES: usize = (1 << SEGMENT_LOG2_MIN) + (256 << 10) + (1 << 20);
+/// A ring of 64 KB, and the one of 1 MB that it grows to.
+const ARENA_BYTES: usize = (64 << 10) + (1 << 20);
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();

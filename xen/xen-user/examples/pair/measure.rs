@@ -11,7 +11,6 @@
 
 use crate::vchan::{RING_BYTES_MAX, Vchan};
 use crate::{Guest, Outcome, Pipe, Ring, check, content};
-use fordway_abi::shm::SEGMENT_LOG2_MIN;
 use fordway_ring::copy::{Copier, Level};
 use fordway_xen_user::{Channel, EventChannel, OwnRegion, PeerRegion};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -31,7 +30,7 @@ const RINGS: [usize; 4] = [64 << 10, 256 << 10, 1 << 20, 2 << 20];
 /// The ring that is measured in every way.
 const RING: usize = 1 << 20;
 /// The first one of a direction, which stays in the region while the direction goes on to another.
-const FIRST_RING: usize = 1 << SEGMENT_LOG2_MIN;
+const FIRST_RING: usize = 64 << 10;
 /// One way, in all, within these bounds of how many messages that is.
 const BYTES: usize = 16 << 20;
 const MESSAGES: [usize; 2] = [32, 8 << 10];
