@@ -135,7 +135,7 @@ impl<L: Layout> Consumer<L> {
 
     /// Whether this side has asked for the kernel path.
     #[inline]
-    fn has_asked(&self) -> bool {
+    pub fn has_asked(&self) -> bool {
         let state = self.own().wait.rx_state.mine();
         state == rx_state::STOP || state == rx_state::DRAIN
     }

@@ -497,13 +497,18 @@ impl Trudy {
 
     /// Says that her ring is full, as fast as that can be said: who reads finds it empty hardly ever.
     pub fn flood(&mut self, at: usize) {
-        let taken = self.taken_up_to(at);
-        let more = (taken + (1 << SEGMENT_LOG2)).saturating_sub(self.flows[at].tail);
-        self.publish(at, more);
+        self.flood_unread(at);
         // Answers are not for reading.
         let answers = self.peer_u64(at, offset_of!(Endpoint, tx.tail));
         self.flows[at].head = answers;
         self.set_u64(at, offset_of!(Endpoint, rx.head), answers);
+    }
+
+    /// The same, and leaves the answers in their ring.
+    pub fn flood_unread(&mut self, at: usize) {
+        let taken = self.taken_up_to(at);
+        let more = (taken + (1 << SEGMENT_LOG2)).saturating_sub(self.flows[at].tail);
+        self.publish(at, more);
     }
 
     /// What has come, by ring and kernel.

@@ -245,13 +245,13 @@ impl Flow {
         is_it.then_some(flow)
     }
 
-    /// The flow that has this channel; the other one of it, if both ends are ours and it is asked again
-    /// after the first has left.
+    /// The flow that has this channel; the other one of it, if both ends are ours and it is asked again after the first
+    /// was. One that has left by itself still reads what its peer publishes: it is asked as any other.
     pub fn of_channel(channel_id: u64) -> Option<&'static Self> {
         let has_it = |flow: &&Self| {
             flow.is_paired()
                 && flow.channel_id.load(Ordering::Relaxed) == channel_id
-                && flow.own().cold.tx_flags.load(Ordering::Relaxed) & tx_flags::SHUT == 0
+                && !flow.consumer().has_asked()
         };
         all().find(has_it)
     }
