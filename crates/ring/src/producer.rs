@@ -265,7 +265,7 @@ impl<L: Layout> Producer<L> {
         let full = own.tx_own.full_count.mine() + 1;
         own.tx_own.full_count.store(full, Ordering::Relaxed);
         let segment = self.segment();
-        if segment.log2 >= GROWN_LOG2_MAX
+        if !self.may_grow()
             || (full < FULL_BEFORE_GROWTH && wanted < segment.capacity_bytes() as usize)
         {
             return false;
@@ -273,6 +273,12 @@ impl<L: Layout> Producer<L> {
         let fits = wanted.next_power_of_two().trailing_zeros();
         let log2 = (segment.log2 + GROWTH_LOG2).max(fits).min(GROWN_LOG2_MAX);
         self.grow_to(log2)
+    }
+
+    /// Whether sends that find the ring full make it larger, as far as there is memory.
+    pub fn may_grow(&self) -> bool {
+        let segments = self.own().cold.segment_count.mine() as usize;
+        self.segment().log2 < GROWN_LOG2_MAX && segments < SEGMENT_COUNT
     }
 
     /// To be called before a large write that had better go around the caches, for which a

@@ -28,6 +28,20 @@ pub fn is_ready(end: &impl End, want: Want) -> bool {
         }
 }
 
+/// Whether a program is told that it can send by the ring: with a third of it free, as with a kernel's buffer; and as
+/// long as a send may make it larger, for two ends that ask before each send would else wait for each other in small rings.
+#[inline(always)]
+pub fn has_room(end: &impl End) -> bool {
+    let producer = end.producer();
+    producer.room_hint() * 3 >= producer.capacity_bytes() || would_grow(end)
+}
+
+/// Not once a send found the ring full, and got no more: that one is told of room alone.
+#[cold]
+fn would_grow(end: &impl End) -> bool {
+    end.own().tx_own.no_space.load(Ordering::Relaxed) == 0 && end.producer().may_grow()
+}
+
 /// Which channel the connection has, if any; never the same again for another one. Waiters
 /// are known to the endpoint of one channel only: who has made himself known there looks once
 /// more that it is still the same before he sleeps. If it goes later, he is woken

@@ -670,18 +670,23 @@ static void more_b(int fd) {
     }
 }
 
-// Both send as much as a socket takes at least before they read, in pieces that fill a ring exactly.
+// Both send as much as a socket takes at least before they read, in pieces that fill a ring exactly; one kind of program
+// asks for room once a send found none, the other one before each send.
 enum { PIECES = 17 };
-static void both_first(int fd) {
+static void await_room(int fd, int piece) {
+    int shown;
+    if (pollx(fd, POLLOUT, 10000, &shown) != 1) die("no room in piece %d", piece);
+}
+static void both_ahead(int fd, int asks_first) {
     char piece[4096];
     nonblocking(fd, 1);
     for (int i = 0; i < PIECES; i++) {
         fill(piece, i * sizeof piece, sizeof piece);
         for (size_t done = 0; done < sizeof piece;) {
+            if (asks_first) await_room(fd, i);
             long count = send(fd, piece + done, sizeof piece - done, 0);
-            int shown;
             if (count < 0 && errno != EAGAIN) die("send");
-            if (count < 0 && pollx(fd, POLLOUT, 10000, &shown) != 1) die("no room in piece %d", i);
+            if (count < 0) await_room(fd, i);
             if (count > 0) done += count;
         }
     }
@@ -692,9 +697,12 @@ static void both_first(int fd) {
     if (recv(fd, piece, 1, 0) != 1) die("receive");
     step();
 }
+static void both_first(int fd) { both_ahead(fd, 0); }
+static void both_asking(int fd) { both_ahead(fd, 1); }
 
 const struct test_case cases[] = {
     {"both_first", WARM, both_first, both_first},
+    {"both_asking", WARM, both_asking, both_asking},
     {"corked", COLD, corked_a, corked_b},
     {"corks", WARM, corks_a, corks_b},
     {"more", WARM, more_a, more_b},

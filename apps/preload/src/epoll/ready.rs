@@ -46,7 +46,7 @@ fn plain_mask(conn: &Conn, wanted: u32) -> Option<u32> {
     if ready::is_readable(&conn.end()) {
         mask |= IN;
     }
-    if wanted & OUT != 0 && producer.room_hint() * 3 >= producer.capacity_bytes() {
+    if wanted & OUT != 0 && ready::has_room(&conn.end()) {
         mask |= OUT;
     }
     Some(mask)
@@ -78,7 +78,7 @@ fn mask_now(conn: &Conn, fd: i32, wanted: u32) -> u32 {
     let sends = producer.state();
     let full = conn.own().tx_own.no_space.load(Ordering::Relaxed) != 0;
     if sends == tx_state::RING {
-        if producer.room_hint() * 3 >= producer.capacity_bytes() {
+        if ready::has_room(&conn.end()) {
             mask |= OUT;
         }
     } else if sends == tx_state::KERNEL && !full {
