@@ -11,27 +11,31 @@
 
 use crate::{Geometry, Mine, Ordering};
 use fordway_abi::atomic::AtomicU64;
-use fordway_abi::shm::{Purse, RegionHeader};
+use fordway_abi::shm::{Purse, RegionHeader, SEGMENT_LOG2_MIN};
 
-/// Takes `bytes` out of a purse, or nothing. Other processes of the domain do the same; what
-/// one of them writes there in malice is its own domain's loss.
-fn draw(purse: &Purse, bytes: u64) -> bool {
+/// What a ring that grows leaves to rings that are not there yet: one part in so many, of a purse as of ring memory.
+const LEFT_BY_GROWTH: u64 = 8;
+
+/// Takes `bytes` out of a purse, or nothing; `grows`: for a ring that has memory already. Other processes of the domain
+/// do the same; what one of them writes there in malice is its own domain's loss.
+fn draw(purse: &Purse, bytes: u64, grows: bool) -> bool {
     let max = purse.bytes_max.load(Ordering::Relaxed);
-    let before = purse.bytes_taken.fetch_add(bytes, Ordering::Relaxed);
-    let fits = before.saturating_add(bytes) <= max;
-    if !fits {
-        purse.bytes_taken.fetch_sub(bytes, Ordering::Relaxed);
-    }
-    fits
+    let left = if grows { max / LEFT_BY_GROWTH } else { 0 };
+    let taken = |before: u64| before.checked_add(bytes).filter(|now| *now <= max - left);
+    // Never more than there is, be it for a moment: another process would find nothing for its first ring.
+    let drawn = purse
+        .bytes_taken
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken);
+    drawn.is_ok()
 }
 
 /// Takes `bytes` out of all of them, or nothing.
-fn draw_from_all(purses: [Option<&Purse>; 2], bytes: u64) -> bool {
+fn draw_from_all(purses: [Option<&Purse>; 2], bytes: u64, grows: bool) -> bool {
     let [first, second] = purses;
-    if !first.is_none_or(|purse| draw(purse, bytes)) {
+    if !first.is_none_or(|purse| draw(purse, bytes, grows)) {
         return false;
     }
-    let fits = second.is_none_or(|purse| draw(purse, bytes));
+    let fits = second.is_none_or(|purse| draw(purse, bytes, grows));
     if let Some(purse) = first.filter(|_| !fits) {
         purse.bytes_taken.fetch_sub(bytes, Ordering::Relaxed);
     }
@@ -77,25 +81,29 @@ impl Arena {
     }
 
     /// A block of `1 << log2` bytes, as an offset from the region's start. Each purse pays
-    /// for what was never handed out before.
+    /// for what was never handed out before. One that is larger than a new ring's is for a ring that grows, and leaves
+    /// something to new ones.
     pub fn take(&self, log2: u32, purses: [Option<&Purse>; 2]) -> Option<usize> {
         self.locked(|header| {
             let free = &header.arena_free[log2 as usize];
             if let Some(first) = self.pop(free) {
                 return Some(first);
             }
+            let grows = log2 > SEGMENT_LOG2_MIN;
             let first = self.geometry.arena_offset as usize;
             let next = (header.arena_next.mine() as usize).max(first);
-            let has_memory = match header.arena_end.mine() as usize {
-                0 => true,
-                end => next + (1 << log2) <= end,
+            let end = match header.arena_end.mine() as usize {
+                0 => self.geometry.region_bytes as usize,
+                end => end,
             };
-            if !has_memory {
+            let left = if grows {
+                end.saturating_sub(first) / LEFT_BY_GROWTH as usize
+            } else {
+                0
+            };
+            let is_there = next + (1 << log2) <= end - left && self.geometry.holds(next, log2);
+            if !is_there || !draw_from_all(purses, 1 << log2, grows) {
                 return self.cut(header, log2);
-            }
-            let is_there = self.geometry.holds(next, log2);
-            if !is_there || !draw_from_all(purses, 1 << log2) {
-                return None;
             }
             header
                 .arena_next
@@ -189,6 +197,35 @@ mod tests {
         assert_eq!(taken(behind(3) - 1), 2);
         assert_eq!(taken(FIRST), 0);
         assert_eq!(taken(behind(BLOCKS + 1)), BLOCKS);
+    }
+
+    #[test]
+    fn a_ring_that_grows_leaves_something_to_new_ones() {
+        const BLOCK: usize = 1 << SEGMENT_LOG2_MIN;
+        let bytes = FIRST + 16 * BLOCK;
+        let geometry = Geometry::new(FIRST, bytes).expect("a region");
+        let layout = Layout::from_size_align(bytes, 4096).expect("a layout");
+        let purse = |blocks: usize| Purse {
+            bytes_max: ((blocks * BLOCK) as u64).into(),
+            ..Purse::default()
+        };
+        // Blocks that purses pay for, and how many there are for rings that grow, two each, and then for new ones.
+        for (blocks, grown, new) in [([16, 16], 7, 2), ([32, 8], 3, 2), ([5, 9], 2, 1)] {
+            // SAFETY: of some bytes; zeros are a header.
+            let base = unsafe { std::alloc::alloc_zeroed(layout) };
+            assert!(!base.is_null());
+            // SAFETY: a region of ours.
+            let arena = unsafe { Arena::new(base, geometry) };
+            let purses = blocks.map(purse);
+            let take = |log2| arena.take(log2, [Some(&purses[0]), Some(&purses[1])]);
+            let count = |log2| std::iter::from_fn(|| take(log2)).count();
+            assert_eq!(count(SEGMENT_LOG2_MIN + 1), grown);
+            assert_eq!(count(SEGMENT_LOG2_MIN), new);
+            let taken = purses.map(|purse| purse.bytes_taken.into_inner());
+            assert_eq!(taken, [((2 * grown + new) * BLOCK) as u64; 2]);
+            // SAFETY: of above.
+            unsafe { std::alloc::dealloc(base, layout) };
+        }
     }
 
     #[test]
