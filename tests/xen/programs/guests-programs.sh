@@ -35,20 +35,20 @@ ask() {
     stream stream fordway run --here -- redis-cli -h $server
     # Each has a link of its own, which is over with it. It is there before the last of so many answers.
     seq 400 | sed 's/.*/ping/' >/tmp/pings
-    for turn in $(seq 40); do
+    for turn in $(seq 34); do
         [ "$(fordway run --here -- redis-cli -h $server </tmp/pings | grep -c PONG)" = 400 ] || fail "program $turn"
     done
     ! grep 'no memory for rings' /run/fordway/broker.log || fail 'grants are missing'
-    echo 'guest: 40 programs have come and gone'
+    echo 'guest: 34 programs have come and gone'
     # The same for a process of the server's that executes itself with its links.
-    for turn in $(seq 15); do
+    for turn in $(seq 12); do
         until_so 120 redis-cli -h $server -p 6381 ping
         [ "$(fordway run --here -- redis-cli -h $server -p 6381 </tmp/pings | grep -c PONG)" = 400 ] || fail "life $turn"
         redis-cli -h $server -p 6381 debug restart
     done
     until_so 120 redis-cli -h $server -p 6381 ping
     look lives
-    echo 'guest: 15 lives of one process'
+    echo 'guest: 12 lives of one process'
     fordway run --here -- redis-benchmark -h $server -t get -c 50 -n 100000000 -q >/dev/null &
     until_so 120 are_fast 50
     look crowd
