@@ -4,7 +4,7 @@
 //! A record is looked at where it lies (MSG_PEEK), in the kernel or in a ring, and taken when all of it is there: by
 //! one receive that copies nothing (MSG_TRUNC). So no part of one is kept anywhere: who has the socket too, since a
 //! dup, a fork, an exec or in a message, finds the next record. Threads take turns (`Conn::taking`), and so do
-//! processes ([`record::Alone`]); who has to wait does that outside, by a look that sleeps.
+//! processes ([`Alone`]); who has to wait does that outside, by a look that sleeps, or for the other process ([`KeptOut`]).
 //!
 //! # Sending
 //! [`record`] says how a record goes in one piece.
@@ -21,7 +21,7 @@ use crate::lock::{lock_word, rank};
 use crate::state::Conn;
 use crate::sys::{self, give};
 use crate::transfer::Buffers;
-use crate::transfer::record::{self, Alone, Way};
+use crate::transfer::record::{self, Alone, KeptOut, NONBLOCKING_NS_MAX, Way};
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
 use fordway_abi::record::{HEAD_BYTES, head, read};
@@ -33,9 +33,7 @@ pub const BYTES_MAX: usize = 128 * 1024;
 const PARTS_FEW: usize = 8;
 /// Parts that one call takes at all.
 const PARTS_MAX: usize = libc::UIO_MAXIOV as usize;
-/// How long the rest of a record that has been copied is waited for by a socket that does not wait.
-const NONBLOCKING_NS_MAX: u64 = 1_000_000_000;
-/// How long the rest of a record that has been copied is waited for at a time, in milliseconds.
+/// How long the rest of a record that has been taken in part is waited for at a time, in milliseconds.
 const TRY_MS: i32 = 100;
 
 /// What was taken.
@@ -72,6 +70,8 @@ impl Taken {
 enum Not {
     /// So many bytes have to be there first; whether some are.
     Yet(usize, bool),
+    /// Another process takes one just now.
+    KeptOut,
     /// An errno.
     Failed(i32),
 }
@@ -190,10 +190,17 @@ pub fn receive(
     if buffers.total == 0 {
         return Ok(None);
     }
+    let mut kept_out = None;
     loop {
         let needed = match take(conn, fd, buffers, flags & libc::MSG_PEEK != 0) {
             Ok(taken) => return Ok(taken),
             Err(Not::Failed(error)) => return Err(error),
+            Err(Not::KeptOut) => {
+                let waits = flags & libc::MSG_DONTWAIT == 0;
+                let kept_out = kept_out.get_or_insert_with(|| KeptOut::begin(fd, Way::In, waits));
+                kept_out.pause()?;
+                continue;
+            }
             Err(Not::Yet(_, false)) if flags & libc::MSG_DONTWAIT != 0 => {
                 return Err(libc::EAGAIN);
             }
@@ -246,7 +253,9 @@ fn look(fd: c_int, bytes: usize, flags: c_int) -> sys::Result<usize> {
 /// Takes the next record, if all of it is there; `peeks`: it stays there.
 fn take(conn: &Conn, fd: c_int, buffers: &Buffers, peeks: bool) -> Result<Option<Taken>, Not> {
     let _turn = lock_word(&conn.taking, rank::TURN);
-    let _alone = Alone::at(conn, fd, Way::In);
+    let Some(_alone) = Alone::at(conn, fd, Way::In) else {
+        return Err(Not::KeptOut);
+    };
     let Some((length, is_end)) = next(fd)? else {
         return Ok(None);
     };
@@ -263,7 +272,7 @@ fn take(conn: &Conn, fd: c_int, buffers: &Buffers, peeks: bool) -> Result<Option
         return Err(Not::Yet(all, true));
     }
     if !peeks {
-        pass(fd, all).map_err(Not::Failed)?;
+        pass(fd, all)?;
     }
     Ok(Some(Taken {
         copied,
@@ -318,17 +327,19 @@ fn copy_many(fd: c_int, buffers: &Buffers, count: usize) -> sys::Result<usize> {
     copy::<PARTS_MAX>(fd, buffers, count)
 }
 
-/// Takes `bytes` that were there. A sender that has just left its ring sends them again by the kernel.
-fn pass(fd: c_int, bytes: usize) -> sys::Result<()> {
+/// Takes `bytes` that were there. A sender that has just left its ring sends them again by the kernel: they are waited for
+/// outside, unless some of them have been taken already. Then handlers wait as well, for one that received would find a part.
+fn pass(fd: c_int, bytes: usize) -> Result<(), Not> {
     let mut left = bytes;
     let mut deadline_ns = None;
     loop {
         match look(fd, left, libc::MSG_TRUNC | libc::MSG_DONTWAIT) {
             Ok(count) if count >= left => return Ok(()),
-            Ok(0) => return Err(record::torn(fd)),
+            Ok(0) => return Err(Not::Failed(record::torn(fd))),
             Ok(count) => left -= count,
+            Err(libc::EAGAIN) if left == bytes => return Err(Not::Yet(bytes, true)),
             Err(libc::EAGAIN | libc::EINTR) => {}
-            Err(error) => return Err(error),
+            Err(error) => return Err(Not::Failed(error)),
         }
         let now_ns = sys::now_ns();
         // A peer that never sends them holds up an event loop no longer than a second.
@@ -337,7 +348,7 @@ fn pass(fd: c_int, bytes: usize) -> sys::Result<()> {
             false => down::deadline(now_ns),
         };
         if now_ns > *deadline_ns.get_or_insert_with(until_ns) {
-            return Err(record::torn(fd));
+            return Err(Not::Failed(record::torn(fd)));
         }
         let _ = record::shown(fd, libc::POLLIN, TRY_MS);
     }
@@ -347,7 +358,7 @@ fn pass(fd: c_int, bytes: usize) -> sys::Result<()> {
 pub fn next_bytes(fd: c_int) -> sys::Result<u64> {
     match next(fd) {
         Ok(found) => Ok(found.map_or(0, |(length, _)| length as u64)),
-        Err(Not::Yet(..)) => Ok(0),
+        Err(Not::Yet(..) | Not::KeptOut) => Ok(0),
         Err(Not::Failed(error)) => Err(error),
     }
 }
@@ -416,4 +427,80 @@ pub unsafe fn recvmsg(conn: &Conn, fd: c_int, message: *mut libc::msghdr, flags:
     // SAFETY: found readable.
     unsafe { hooks_io::no_more_than_bytes(message, flags, told) };
     result as isize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state;
+    use crate::sys::sys;
+    use crate::testing::{free, tables};
+    use core::sync::atomic::Ordering;
+    use fordway_abi::reason::Reason;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+
+    /// Of a process that fails to end it.
+    const RELATIVE_S_MAX: u32 = 10;
+
+    /// A process that stands still in the middle of a record keeps others out, and in no call that does not wait.
+    #[test]
+    fn a_relative_that_stands_still_keeps_nobody_in_a_call() {
+        let _turn = tables();
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
+        let name = listener.local_addr().expect("its name");
+        let far_end = TcpStream::connect(name).expect("a far end");
+        let (near_end, _) = listener.accept().expect("a near end");
+        let [near, far] = [&near_end, &far_end].map(AsRawFd::as_raw_fd);
+        let conn = state::add_conn(near, true).expect("a place");
+        assert!(state::mark_records(near));
+        conn.barred.store(Reason::Passed as u32, Ordering::Relaxed);
+        // SAFETY: the child makes system calls, and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let holds = [Way::In, Way::Out].map(|way| Alone::at(conn, near, way));
+            let is_there = holds.iter().all(Option::is_some);
+            let _ = sys!(SYS_alarm, RELATIVE_S_MAX);
+            let _ = sys!(
+                SYS_sendto,
+                near,
+                c"x".as_ptr(),
+                usize::from(is_there),
+                0,
+                0,
+                0
+            );
+            let _ = sys!(SYS_pause);
+        }
+        assert!(record::shown(far, libc::POLLIN, 10_000).is_ok_and(|shown| shown != 0));
+        let mut byte = [0u8; 8];
+        assert_eq!(
+            sys!(SYS_recvfrom, far, byte.as_mut_ptr(), 8, 0, 0, 0),
+            Ok(1)
+        );
+        let mut one = head(1, false).to_vec();
+        one.push(7);
+        assert_eq!(
+            sys!(SYS_sendto, far, one.as_ptr(), one.len(), 0, 0, 0),
+            Ok(one.len())
+        );
+        let part = libc::iovec {
+            iov_base: byte.as_mut_ptr().cast(),
+            iov_len: 1,
+        };
+        let buffers = || Buffers::new(&raw const part, 1);
+        let calls = || {
+            [recv as fn(&Conn, _, _, _) -> isize, send].map(|call| {
+                match call(conn, near, buffers(), libc::MSG_DONTWAIT) {
+                    ..0 => Err(sys::errno()),
+                    count => Ok(count),
+                }
+            })
+        };
+        assert_eq!(calls(), [Err(libc::EAGAIN); 2]);
+        let _ = sys!(SYS_kill, child, libc::SIGKILL);
+        let _ = sys!(SYS_wait4, child, 0, 0, 0);
+        assert_eq!(calls(), [Ok(1); 2]);
+        free(conn);
+    }
 }

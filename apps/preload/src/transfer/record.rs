@@ -8,14 +8,17 @@
 //!
 //! # Who else sends, or takes
 //! Threads have a lock for each direction. Other processes, which hold the socket too, are kept out by a lock of the
-//! kernel's on the socket's inode (fcntl(2), F_SETLKW), which goes when its holder dies. Only those ask for it who are not
-//! alone. Each is held for some calls that do not sleep.
+//! kernel's on the socket's inode (fcntl(2), F_SETLK), which goes when its holder dies. Only those ask for it who are not
+//! alone. Each is held for some calls that do not sleep. But its holder may be stopped in between (SIGSTOP): so a call
+//! waits for that lock ([`KeptOut`]) without the threads' lock, and handlers run meanwhile.
 //!
 //! # Memory of the kernel's
 //! If it is short, the kernel may take a part of what it has shown room for. The rest follows within ten seconds, in
-//! which the call sleeps, or the connection ends: both ends are told then.
+//! which the call sleeps, or the connection ends: both ends are told then. It keeps its locks, and no handler runs: one that
+//! used the connection would part the record.
 
 use super::Buffers;
+use crate::deadline::Deadline;
 use crate::lock::{lock_word, rank};
 use crate::signals::Call;
 use crate::state::Conn;
@@ -27,8 +30,12 @@ use fordway_sockets::{Moved, down};
 /// SO_SNDBUF and SO_RCVBUF of a socket of records: the most that anybody may ask for (net.core.wmem_max as it comes). Where that was set
 /// lower, the rest of a record follows as it does where memory is short.
 pub const BUFFER_BYTES: i32 = 212_992;
-/// How often a lock is asked for that is refused for no reason.
-const LOCK_TRIES: u32 = 1 << 20;
+/// How often a lock of another process's is asked for, before a call waits for it outside of its own.
+const LOCK_TRIES: u32 = 64;
+/// How long such a wait is at a time, in milliseconds.
+const PAUSE_MS: i32 = 1;
+/// How long another process holds up an event loop.
+pub const NONBLOCKING_NS_MAX: u64 = 1_000_000_000;
 /// How long the rest of a record is tried at a time, in milliseconds.
 const TRY_MS: i32 = 100;
 
@@ -45,22 +52,20 @@ pub enum Way {
 pub struct Alone(Option<(i32, Way)>);
 
 impl Alone {
-    /// From here on, if others may hold the connection.
-    pub fn at(conn: &Conn, fd: i32, way: Way) -> Self {
+    /// From here on, if others may hold the connection; `None`: one of them is at it just now ([`KeptOut`]).
+    pub fn at(conn: &Conn, fd: i32, way: Way) -> Option<Self> {
         let is_held =
             conn.held.cell.load(Ordering::Relaxed) | conn.barred.load(Ordering::Relaxed) != 0;
         if !is_held {
-            return Self(None);
+            return Some(Self(None));
         }
-        // A handler that has run is no reason to go without. Nor is EDEADLK: for the kernel all threads of a process are
-        // one (fs/locks.c, posix_locks_deadlock), and no thread waits for one direction while it has the other.
         for _ in 0..LOCK_TRIES {
             match lock_file(fd, way, libc::F_WRLCK) {
-                Err(libc::EINTR | libc::EDEADLK) => _ = sys!(SYS_sched_yield),
-                _ => break,
+                Err(libc::EAGAIN | libc::EACCES) => _ = sys!(SYS_sched_yield),
+                _ => return Some(Self(Some((fd, way)))),
             }
         }
-        Self(Some((fd, way)))
+        None
     }
 }
 
@@ -80,7 +85,50 @@ fn lock_file(fd: i32, way: Way, kind: i32) -> sys::Result<()> {
         l_len: 1,
         l_pid: 0,
     };
-    sys!(SYS_fcntl, fd, libc::F_SETLKW, &raw const lock).map(drop)
+    sys!(SYS_fcntl, fd, libc::F_SETLK, &raw const lock).map(drop)
+}
+
+/// A call that another process keeps out of a direction. It holds nothing while it waits, and ends as a sleep does.
+pub struct KeptOut {
+    call: Call,
+    until: Deadline,
+    waits: bool,
+}
+
+impl KeptOut {
+    /// From now on; `waits`: the program's call may sleep.
+    pub fn begin(fd: i32, way: Way, waits: bool) -> Self {
+        let option = match way {
+            Way::Out => libc::SO_SNDTIMEO,
+            Way::In => libc::SO_RCVTIMEO,
+        };
+        let waits = waits && !is_nonblocking(fd);
+        let timeout_ns = match waits {
+            true => u64::try_from(timeout_ms(fd, option))
+                .ok()
+                .map(|ms| ms * 1_000_000),
+            false => Some(NONBLOCKING_NS_MAX),
+        };
+        Self {
+            call: Call::begin(),
+            until: Deadline::after(timeout_ns),
+            waits,
+        }
+    }
+
+    /// Before the next try. `Err`: the call ends so.
+    pub fn pause(&self) -> sys::Result<()> {
+        // SAFETY: no entries.
+        let slept = unsafe { real::poll(core::ptr::null_mut(), 0, PAUSE_MS) };
+        let by_any = self.until != Deadline::Never;
+        if slept < 0 && self.waits && self.call.is_ended(by_any) {
+            return Err(libc::EINTR);
+        }
+        match self.until.has_passed() {
+            true => Err(libc::EAGAIN),
+            false => Ok(()),
+        }
+    }
 }
 
 /// What the kernel has to say of a descriptor within so many milliseconds.
@@ -94,12 +142,19 @@ pub fn shown(fd: i32, events: i16, timeout_ms: i32) -> sys::Result<i16> {
     Ok(entry.revents)
 }
 
-/// Sends a record without a sleep; `Nothing`: there is no room for it.
-pub fn by_kernel(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Result<Moved> {
+/// Sends a record without a sleep; `Nothing`: there is no room for it. `None`: another process keeps it out.
+pub fn by_kernel(
+    conn: &Conn,
+    fd: i32,
+    buffers: &Buffers,
+    flags: i32,
+) -> sys::Result<Option<Moved>> {
     let _turn = lock_word(&conn.record_turn, rank::RECORD);
-    let _alone = Alone::at(conn, fd, Way::Out);
+    let Some(_alone) = Alone::at(conn, fd, Way::Out) else {
+        return Ok(None);
+    };
     if shown(fd, libc::POLLOUT, 0)? == 0 {
-        return Ok(Moved::Nothing);
+        return Ok(Some(Moved::Nothing));
     }
     // Else the kernel finds out behind the head, and that has gone.
     buffers.pieces(0, buffers.total, |base, length| {
@@ -107,11 +162,12 @@ pub fn by_kernel(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> sys::Re
     })?;
     let sent = send_from(fd, buffers, 0, flags);
     wait::acted();
-    match sent {
+    let moved = match sent {
         Err(libc::EAGAIN) => Ok(Moved::Nothing),
         Ok(count) if count < buffers.total => finish(fd, buffers, count).map(Moved::Bytes),
         sent => sent.map(Moved::Bytes),
-    }
+    };
+    moved.map(Some)
 }
 
 fn send_from(fd: i32, buffers: &Buffers, done: usize, flags: i32) -> sys::Result<usize> {
@@ -150,13 +206,22 @@ pub fn torn(fd: i32) -> i32 {
 /// The same as libc's sendmsg, which may sleep.
 pub fn by_libc(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> isize {
     let call = Call::begin();
+    let waits = flags & libc::MSG_DONTWAIT == 0;
+    let mut kept_out = None;
     loop {
         match by_kernel(conn, fd, buffers, flags) {
-            Ok(Moved::Bytes(count)) => return count as isize,
-            Ok(_) => {}
+            Ok(Some(Moved::Bytes(count))) => return count as isize,
+            Ok(Some(_)) => {}
+            Ok(None) => {
+                let kept_out = kept_out.get_or_insert_with(|| KeptOut::begin(fd, Way::Out, waits));
+                match kept_out.pause() {
+                    Ok(()) => continue,
+                    Err(error) => return give(Err(error)),
+                }
+            }
             Err(error) => return give(Err(error)),
         }
-        if flags & libc::MSG_DONTWAIT != 0 || is_nonblocking(fd) {
+        if !waits || is_nonblocking(fd) {
             return give(Err(libc::EAGAIN));
         }
         let timeout_ms = timeout_ms(fd, libc::SO_SNDTIMEO);

@@ -1,5 +1,6 @@
 //! The sending side of a transfer.
 
+use super::record::{KeptOut, Way};
 use super::{Begun, Buffers, Caller, Unaware, by_libc, copier, distance, message, record, short};
 use crate::lock::{Guard, lock_word, rank};
 use crate::state::Conn;
@@ -71,6 +72,41 @@ impl<'a> Sending<'a> {
             skip: done,
             flags: self.flags,
             may_wait: self.caller.may_wait,
+            is_kept_out: false,
+        }
+    }
+
+    #[inline(always)]
+    fn attempt_once(&mut self, done: usize) -> (sys::Result<Moved>, bool) {
+        let conn = self.caller.conn;
+        if self.turn.is_none() {
+            if self.buffers.total > PIECE_BYTES {
+                self.turn = lock_word(&conn.turn, rank::TURN);
+            } else if conn.turn.load(Ordering::Relaxed) != 0 {
+                // Behind a long one.
+                drop(lock_word(&conn.turn, rank::TURN));
+            }
+        }
+        if self.buffers.total >= NON_TEMPORAL_BYTES {
+            distance::look(conn);
+        }
+        let mut parts = self.parts(done);
+        let moved = fordway_sockets::send(&self.caller.end(), &mut parts);
+        (moved, parts.is_kept_out)
+    }
+
+    /// An attempt once the other process that sends a record has let go.
+    #[cold]
+    fn attempt_behind(&mut self, done: usize) -> sys::Result<Moved> {
+        let kept_out = KeptOut::begin(self.caller.fd, Way::Out, self.caller.may_wait);
+        loop {
+            self.turn = None;
+            self.caller.stay();
+            kept_out.pause()?;
+            self.caller.fd = self.caller.stay.descriptor(self.caller.fd);
+            if let (moved, false) = self.attempt_once(done) {
+                return moved;
+            }
         }
     }
 }
@@ -85,19 +121,11 @@ impl<'a> Transfer for Sending<'a> {
 
     #[inline]
     fn attempt(&mut self, done: usize) -> sys::Result<Moved> {
-        let conn = self.caller.conn;
-        if self.turn.is_none() {
-            if self.buffers.total > PIECE_BYTES {
-                self.turn = lock_word(&conn.turn, rank::TURN);
-            } else if conn.turn.load(Ordering::Relaxed) != 0 {
-                // Behind a long one.
-                drop(lock_word(&conn.turn, rank::TURN));
-            }
+        let (moved, is_kept_out) = self.attempt_once(done);
+        match is_kept_out {
+            true => self.attempt_behind(done),
+            false => moved,
         }
-        if self.buffers.total >= NON_TEMPORAL_BYTES {
-            distance::look(conn);
-        }
-        fordway_sockets::send(&self.caller.end(), &mut self.parts(done))
     }
 
     fn rest_by_kernel(&mut self, done: usize) -> Option<sys::Result<usize>> {
@@ -145,6 +173,8 @@ struct Parts<'a> {
     skip: usize,
     flags: i32,
     may_wait: bool,
+    /// A record of another process goes just now.
+    is_kept_out: bool,
 }
 
 /// All of the buffers, behind the tail.
@@ -276,7 +306,9 @@ impl Source for Parts<'_> {
     #[cold]
     fn by_kernel(&mut self) -> sys::Result<Moved> {
         if self.buffers.is_record {
-            return record::by_kernel(self.conn, self.fd, self.buffers, self.flags);
+            let sent = record::by_kernel(self.conn, self.fd, self.buffers, self.flags)?;
+            self.is_kept_out = sent.is_none();
+            return Ok(sent.unwrap_or(Moved::Nothing));
         }
         let flags = self.flags | libc::MSG_DONTWAIT;
         let left = self.buffers.total - self.skip;
