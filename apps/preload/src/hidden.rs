@@ -89,14 +89,26 @@ fn set_limit(limit: &libc::rlimit64) -> sys::Result<()> {
     Ok(())
 }
 
-/// `act` with the span, under limits that let it be had.
-fn within<R>(act: impl FnOnce(&Span) -> sys::Result<R>) -> sys::Result<R> {
-    let _guard = PROCESS.hidden.raising.lock().ok_or(libc::EAGAIN)?;
+fn limit() -> sys::Result<libc::rlimit64> {
     let mut limit = libc::rlimit64 {
         rlim_cur: 0,
         rlim_max: 0,
     };
     sys!(SYS_prlimit64, 0, libc::RLIMIT_NOFILE, 0, &raw mut limit)?;
+    Ok(limit)
+}
+
+/// Whether the program may have a descriptor of this number.
+pub fn is_below_limit(fd: i32) -> bool {
+    // Not while another thread raises the limit.
+    let _guard = PROCESS.hidden.raising.lock();
+    limit().is_ok_and(|limit| u64::try_from(fd).is_ok_and(|fd| fd < limit.rlim_cur))
+}
+
+/// `act` with the span, under limits that let it be had.
+fn within<R>(act: impl FnOnce(&Span) -> sys::Result<R>) -> sys::Result<R> {
+    let _guard = PROCESS.hidden.raising.lock().ok_or(libc::EAGAIN)?;
+    let limit = limit()?;
     let soft = limit.rlim_cur;
     let end = soft.saturating_add(ROOM);
     // The whole room, for which a privileged program's hard limit moves too; else as much of it
@@ -223,20 +235,15 @@ mod tests {
     use super::*;
     use crate::testing::tables;
 
-    fn limit() -> (u64, u64) {
-        let mut limit = libc::rlimit64 {
-            rlim_cur: 0,
-            rlim_max: 0,
-        };
-        let asked = sys!(SYS_prlimit64, 0, libc::RLIMIT_NOFILE, 0, &raw mut limit);
-        assert_eq!(asked, Ok(0));
+    fn limits() -> (u64, u64) {
+        let limit = limit().expect("the limits");
         (limit.rlim_cur, limit.rlim_max)
     }
 
     #[test]
     fn they_lie_outside_the_programs_range() {
         let _turn = tables();
-        let (soft, hard) = limit();
+        let (soft, hard) = limits();
         let low = libc::rlimit64 {
             rlim_cur: 1000,
             rlim_max: hard,
@@ -245,7 +252,7 @@ mod tests {
         let count = PROCESS.hidden.count.load(Ordering::Relaxed);
         let own = copy(0).expect("a hidden descriptor");
         assert!(own >= 1000);
-        assert_eq!(limit(), (1000, hard), "raised for a moment only");
+        assert_eq!(limits(), (1000, hard), "raised for a moment only");
         assert_eq!(crate::state::look(own), kind::HIDDEN);
         assert_eq!(PROCESS.hidden.count.load(Ordering::Relaxed), count + 1);
         close(own);

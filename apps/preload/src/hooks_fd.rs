@@ -6,8 +6,8 @@ use crate::sys::{self, give, set_errno, sys};
 use crate::thread::Shield;
 use crate::transfer::{self, Unaware};
 use crate::{
-    broker, claim, config, datagram, epoll, faults, fork, hooks_options, hooks_stack, hooks_vsock,
-    identity, libcs, real, select, stack, stay, thread, upgrade, wait,
+    broker, claim, config, datagram, epoll, faults, fork, hidden, hooks_options, hooks_stack,
+    hooks_vsock, identity, libcs, real, select, stack, stay, thread, upgrade, wait,
 };
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
@@ -457,6 +457,11 @@ pub fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
         // Hidden descriptors are close-on-exec anyway.
         return real::close_range(first, last, flags);
     }
+    // What the kernel refuses closes nothing. No descriptor has this number.
+    let refused = real::close_range(u32::MAX, u32::MAX, flags);
+    if refused != 0 {
+        return refused;
+    }
     let end = last.min(state::FD_COUNT as u32 - 1);
     let borrowed = identity::in_borrowed_memory();
     // As in `close_known`.
@@ -518,21 +523,28 @@ fn copy(old: c_int, by_libc: impl FnOnce() -> c_int) -> c_int {
 
 /// As dup2(2).
 pub fn dup2(old: c_int, new: c_int) -> c_int {
-    replace(old, new, || real::dup2(old, new))
+    replace(old, new, 0, || real::dup2(old, new))
 }
 
 /// As dup3(2).
 pub fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
-    replace(old, new, || real::dup3(old, new, flags))
+    replace(old, new, flags, || real::dup3(old, new, flags))
 }
 
-fn replace(old: c_int, new: c_int, by_libc: impl FnOnce() -> c_int) -> c_int {
+/// Whether the kernel makes `new` another descriptor of `old` (linux: ksys_dup3). Only what is open can be copied, to a
+/// number below the limit; else `new` stays as it is.
+fn can_replace(old: c_int, new: c_int, flags: c_int) -> bool {
+    flags & !libc::O_CLOEXEC == 0
+        && sys!(SYS_fcntl, old, libc::F_GETFD).is_ok()
+        && hidden::is_below_limit(new)
+}
+
+fn replace(old: c_int, new: c_int, flags: c_int, by_libc: impl FnOnce() -> c_int) -> c_int {
     if state::look(new) & kind::MASK == kind::HIDDEN {
         return give(Err(libc::EBADF)) as c_int;
     }
     let change = old != new && may_change(old) && may_change(new);
-    // Only what is open can be copied; else `new` stays as it is.
-    let overwrites = || change && sys!(SYS_fcntl, old, libc::F_GETFD).is_ok();
+    let overwrites = || change && can_replace(old, new, flags);
     // As in `close_known`.
     if overwrites() {
         flush(new);

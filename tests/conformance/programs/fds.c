@@ -57,6 +57,31 @@ static void copies_a(int fd) {
     dup2(null, seven);
     step();
 }
+// What the kernel refuses leaves the targets as they are.
+static void refused_a(int fd) {
+    int file = open("/dev/null", O_RDWR), at = dup2(fd, 100);
+    struct rlimit before, low;
+    close(fd);
+    say("flags %s", outcome(dup3(file, at, O_NONBLOCK)));
+    ask(at, "after dup3 with flags that it does not have");
+    say("bad %s", outcome(dup3(999, at, O_CLOEXEC)));
+    ask(at, "after dup3 of none");
+    say("both %s", outcome(dup3(999, at, O_NONBLOCK)));
+    if (getrlimit(RLIMIT_NOFILE, &before)) die("getrlimit");
+    low = before;
+    low.rlim_cur = at;
+    if (setrlimit(RLIMIT_NOFILE, &low)) die("setrlimit");
+    say("dup2 beyond %s", outcome(dup2(file, at)));
+    say("dup3 beyond %s", outcome(dup3(file, at, 0)));
+    if (setrlimit(RLIMIT_NOFILE, &before)) die("setrlimit");
+    ask(at, "after a copy beyond the limit");
+    say("range %s", outcome(close_range(3, ~0u, 0x100)));
+    ask(at, "after close_range with flags that it does not have");
+    say("backwards %s", outcome(close_range(200, 100, 0)));
+    ask(at, "after close_range backwards");
+    if (dup3(file, at, 0) != at) die("dup3");
+    step();
+}
 static void copies_b(int fd) {
     echo(fd);
     step();
@@ -358,6 +383,7 @@ static void churn_b(int unused) {
 
 const struct test_case cases[] = {
     {"copies", WARM, copies_a, copies_b},
+    {"refused", WARM, refused_a, copies_b},
     {"shared_flags", WARM, shared_flags_a, copies_b},
     {"numbers", NONE, numbers_a, numbers_b},
     {"closing", NONE, closing_a, closing_b},
