@@ -283,9 +283,10 @@ unsafe extern "C" fn child() {
 /// At exit: what this process holds is let go, so that a sibling may go on alone; what
 /// was taken back from a ring and waits for the kernel's room is waited for.
 pub fn leaving() {
+    let deadline_ns = down::deadline(sys::now_ns());
     for conn in state::conns() {
         if conn.is_paired() && holders(&conn.held) == 1 {
-            down::flush_before_end(&conn.end());
+            down::flush_before_end(&conn.end(), deadline_ns);
         }
         let_go(&conn.held);
     }
@@ -297,7 +298,8 @@ pub fn leaving() {
 mod tests {
     use super::*;
     use crate::state::Conn;
-    use crate::testing::{free, tables};
+    use crate::testing::{Channel, Silent, free, tables};
+    use std::time::{Duration, Instant};
 
     #[test]
     fn a_child_counts_no_thread_of_its_parent() {
@@ -326,5 +328,23 @@ mod tests {
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
         assert_eq!((left, status), (6, 0));
         free(conns[0]);
+    }
+
+    /// Peers that take nothing cost an exit the time of one.
+    #[test]
+    fn an_exit_waits_for_all_peers_together() {
+        const ONE_WAIT: Duration = Duration::from_secs(10);
+        let _turn = tables();
+        let _broker = Silent::broker();
+        let channels = [[80, 81], [82, 83], [84, 85]].map(|ids| Channel::new(ids, |_, _| ()));
+        for channel in &channels {
+            channel.ends[0].nonblock.store(0, Ordering::Relaxed);
+            channel.owe();
+        }
+        let begin = Instant::now();
+        leaving();
+        let waited = begin.elapsed();
+        assert!(channels.iter().all(|channel| channel.owed() != 0));
+        assert!(waited < 2 * ONE_WAIT, "{waited:?}");
     }
 }

@@ -707,7 +707,7 @@ mod tests {
         assert!(lost());
         crate::upgrade::attend_all();
         let taken = std::thread::scope(|scope| {
-            let flush = || down::flush_before_end(&near.end());
+            let flush = || down::flush_before_end(&near.end(), down::deadline(sys::now_ns()));
             let fds = channel.fds;
             let taker = scope.spawn(move || take_all(fds[1], count, -1));
             while !flush() {}

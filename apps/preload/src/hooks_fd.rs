@@ -102,7 +102,7 @@ fn forget(fd: c_int) {
 /// What waits in a close, or in what overwrites a descriptor, before any of its steps that belong together.
 fn flush(fd: c_int) {
     if let Some(conn) = state::conn(fd) {
-        upgrade::flush_before_closing(conn);
+        upgrade::flush_before_closing(conn, down::deadline(sys::now_ns()));
     }
 }
 
@@ -467,9 +467,11 @@ pub fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
     // As in `close_known`.
     let number = |conn: &Conn| conn.fd.load(Ordering::Relaxed) as u32;
     let goes = |conn: &&Conn| !borrowed && (first..=end).contains(&number(conn));
+    // Their peers share the time of one.
+    let deadline_ns = down::deadline(sys::now_ns());
     state::conns()
         .filter(goes)
-        .for_each(upgrade::flush_before_closing);
+        .for_each(|conn| upgrade::flush_before_closing(conn, deadline_ns));
     let _shield = Shield::new();
     // Runs of descriptors between hidden ones are closed each with one call.
     let mut from = first;

@@ -119,8 +119,8 @@ pub struct Conn {
     /// What the last fork found: 1, neither ring had anything for this end any more; 2, it waited in vain
     /// for that; 0, none has looked ([`crate::guest`]).
     pub off_rings: AtomicU32,
-    /// 1: its close has waited in vain for room of the kernel's ([`crate::upgrade::flush_before_closing`]).
-    pub vain_flush: AtomicU32,
+    /// Until when its close waits for room of the kernel's ([`crate::upgrade::flush_before_closing`]); 0: none has begun to.
+    pub flush_until_ns: AtomicU64,
     /// SO_RCVTIMEO in nanoseconds; 0: none.
     pub receive_timeout_ns: AtomicU64,
     /// SO_SNDTIMEO in nanoseconds; 0: none.
@@ -434,13 +434,13 @@ pub fn add_conn(fd: i32, nonblock: bool) -> Option<&'static Conn> {
         &conn.told,
         &conn.sighted,
         &conn.error,
-        &conn.vain_flush,
     ] {
         zeroed.store(0, Ordering::Relaxed);
     }
     conn.serve(&Served::default());
     conn.nonblock.store(u32::from(nonblock), Ordering::Relaxed);
     conn.rings_until_ns.store(0, Ordering::Relaxed);
+    conn.flush_until_ns.store(0, Ordering::Relaxed);
     conn.calm.store(0, Ordering::Relaxed);
     conn.channel_id.store(0, Ordering::Relaxed);
     conn.sent_by_rings.store(0, Ordering::Relaxed);

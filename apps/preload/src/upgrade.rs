@@ -682,6 +682,9 @@ fn serve_all() {
     let _ = owes.compare_exchange(seen, owed::NONE, Ordering::SeqCst, Ordering::SeqCst);
 }
 
+/// `Conn::flush_until_ns`: a close has waited already, and not all went.
+const IN_VAIN: u64 = u64::MAX;
+
 /// The program's last descriptor of this connection is about to be closed.
 pub fn closing(conn: &Conn) {
     let mail = broker::hold_mail();
@@ -693,21 +696,28 @@ pub fn closing(conn: &Conn) {
     if has_relatives {
         leave_to_relatives(conn);
     } else {
-        let waits = conn.vain_flush.load(Ordering::Relaxed) == 0;
-        ends::before_close(&conn.end(), waits);
+        let end = conn.end();
+        let deadline_ns = match conn.flush_until_ns.swap(0, Ordering::Relaxed) {
+            0 => Some(down::deadline(end.now_ns())),
+            IN_VAIN => None,
+            deadline_ns => Some(deadline_ns),
+        };
+        ends::before_close(&end, deadline_ns);
     }
     leave_closed(conn, |_| !has_relatives || is_left(conn));
 }
 
 /// What [`closing`] would wait for, while handlers may still run. Nothing where others hold the connection as well, or
-/// sleep on it: it may not end now.
-pub fn flush_before_closing(conn: &Conn) {
-    conn.vain_flush.store(0, Ordering::Relaxed);
+/// sleep on it: it may not end now. What is closed together has one deadline.
+pub fn flush_before_closing(conn: &Conn, deadline_ns: u64) {
+    conn.flush_until_ns.store(deadline_ns, Ordering::Relaxed);
     let is_last =
         || conn.refs.load(Ordering::Relaxed) == 1 && conn.sleepers.load(Ordering::SeqCst) == 0;
     if conn.is_paired() && is_last() && !is_shared(conn) {
-        let all = ends::flush_before_close(&conn.end());
-        conn.vain_flush.store(u32::from(!all), Ordering::Relaxed);
+        let all = ends::flush_before_close(&conn.end(), deadline_ns);
+        if !all {
+            conn.flush_until_ns.store(IN_VAIN, Ordering::Relaxed);
+        }
     }
 }
 

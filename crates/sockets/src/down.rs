@@ -226,7 +226,7 @@ pub fn send_by_kernel(end: &impl End, reason: Reason) -> bool {
         return true;
     }
     leave(end, Some(reason));
-    flush_before_end(end)
+    flush_before_end(end, deadline(end.now_ns()))
 }
 
 /// Takes the sending direction off the ring; if the peer has stopped taking, what
@@ -555,9 +555,10 @@ fn is_waited_for(end: &impl End) -> bool {
 }
 
 /// Before a FIN: what was taken back from the ring must go before it. Waits for the
-/// kernel's room, within a bound ([`crate::flush`]). Whether all went, or need not.
-pub fn flush_before_end(end: &impl End) -> bool {
-    flush_until(end, Some(deadline(end.now_ns())))
+/// kernel's room, within a bound ([`crate::flush`]); the peers of all that end together have one deadline. Whether all
+/// went, or need not.
+pub fn flush_before_end(end: &impl End, deadline_ns: u64) -> bool {
+    flush_until(end, Some(deadline_ns))
 }
 
 /// The same until then, and a little longer if that is past; `None`: nothing is waited for.
@@ -596,9 +597,8 @@ fn flush_until(end: &impl End, deadline_ns: Option<u64>) -> bool {
 
 /// Says by `flag` that nothing will be sent any more, once all that was taken back from the
 /// ring has gone. From then on nothing is taken back, for behind a FIN it could not be sent.
-/// With `waits`, for room of the kernel's. Whether all went, or need not.
-pub(crate) fn announce_end(end: &impl End, flag: u32, waits: bool) -> bool {
-    let deadline_ns = waits.then(|| deadline(end.now_ns()));
+/// Waits for room of the kernel's until `deadline_ns`; `None`: not at all. Whether all went, or need not.
+pub(crate) fn announce_end(end: &impl End, flag: u32, deadline_ns: Option<u64>) -> bool {
     let mut attempts_left = ANNOUNCEMENTS_MAX;
     loop {
         let all = flush_until(end, deadline_ns);

@@ -243,7 +243,8 @@ pub fn before_shutdown(end: &impl End, sends: bool, receives: bool) -> bool {
     if sends {
         withdraw_from_gone(end);
         // Before the kernel's FIN, so that the peer knows that this end of file is clean.
-        is_free = down::announce_end(end, tx_flags::SHUT, true) || !put_off(end);
+        let deadline_ns = Some(down::deadline(end.now_ns()));
+        is_free = down::announce_end(end, tx_flags::SHUT, deadline_ns) || !put_off(end);
     }
     if receives {
         // Who sees the end of file sees that it is our own.
@@ -264,17 +265,17 @@ fn put_off(end: &impl End) -> bool {
 }
 
 /// What a close waits for. Whoever holds handlers off during [`before_close`] does this before. Whether all went, or need not.
-pub fn flush_before_close(end: &impl End) -> bool {
+pub fn flush_before_close(end: &impl End, deadline_ns: u64) -> bool {
     withdraw_from_gone(end);
-    down::flush_before_end(end)
+    down::flush_before_end(end, deadline_ns)
 }
 
 /// The last descriptor is about to be closed by the program, or by its exit: with
 /// bytes unread, Linux resets the connection instead of ending it (RFC 2525, 2.17).
-/// What was taken back from the ring goes before; `waits`: it is waited for.
-pub fn before_close(end: &impl End, waits: bool) {
+/// What was taken back from the ring goes before, and is waited for until `deadline_ns`; `None`: not at all.
+pub fn before_close(end: &impl End, deadline_ns: Option<u64>) {
     withdraw_from_gone(end);
-    let all = down::announce_end(end, tx_flags::CLOSED, waits);
+    let all = down::announce_end(end, tx_flags::CLOSED, deadline_ns);
     // Another thread may give the channel up meanwhile: then the kernel knows of all bytes.
     let unread = holding(end, Half::Receiving, || {
         let consumer = end.consumer();

@@ -11,7 +11,7 @@ use fordway_abi::atomic::AtomicU32;
 use fordway_abi::control::status;
 use fordway_abi::shm::{Endpoint, REGION_BYTES, WaitPage};
 use fordway_ring::{Consumer, Producer, Sleeper, doors_to_knock_at};
-use fordway_sockets::{Event, Phase, State, ends, phase};
+use fordway_sockets::{End as _, Event, Phase, State, down, ends, phase};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -383,7 +383,7 @@ impl Ctx<'_> {
             self.report(conn, status::WITHDRAWN, 0);
         } else if conn.is_paired() {
             let end = At::new(self, conn);
-            ends::before_close(&end, true);
+            ends::before_close(&end, Some(down::deadline(end.now_ns())));
             let own = conn.bound().own;
             self.lock(&own.tx_own.lock);
             self.lock(&own.rx_own.lock);

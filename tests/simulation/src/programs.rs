@@ -14,7 +14,7 @@ use crate::world::{Ctx, World};
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::tx_state;
 use fordway_sockets::ready::{Want, binding, is_ready};
-use fordway_sockets::{down, ends};
+use fordway_sockets::{End as _, down, ends};
 use std::sync::atomic::Ordering;
 
 /// So much is moved to the kernel just before an end: the slowest readers take it within a close's patience.
@@ -231,7 +231,7 @@ fn hand_over(ctx: &Ctx<'_>, conn: &'static Conn) {
     down::bar(&end, Reason::Exec);
     down::downgrade(&end, Reason::Exec, true);
     if conn.bound.get().is_some() && conn.is_paired() {
-        down::flush_before_end(&end);
+        down::flush_before_end(&end, down::deadline(end.now_ns()));
     }
     if conn.is_paired() && conn.consumer().has_unread() {
         // Bytes in a ring that its producer has left for good cannot be sent again: the image

@@ -431,7 +431,7 @@ impl Conn {
     /// The channel, or the offer, is over with the connection.
     fn leave(&self) {
         if self.has_channel() {
-            ends::before_close(self, true);
+            ends::before_close(self, Some(down::deadline(self.now_ns())));
         }
         if self.has_channel() {
             self.memory().acted();
