@@ -102,7 +102,10 @@ fn limit() -> sys::Result<libc::rlimit64> {
 pub fn is_below_limit(fd: i32) -> bool {
     // Not while another thread raises the limit.
     let _guard = PROCESS.hidden.raising.lock();
-    limit().is_ok_and(|limit| u64::try_from(fd).is_ok_and(|fd| fd < limit.rlim_cur))
+    // Where the limit cannot be asked for, the copy is likely to be made.
+    limit().map_or(true, |limit| {
+        u64::try_from(fd).is_ok_and(|fd| fd < limit.rlim_cur)
+    })
 }
 
 /// `act` with the span, under limits that let it be had.

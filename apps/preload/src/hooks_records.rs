@@ -18,6 +18,7 @@
 use crate::faults;
 use crate::hooks_io;
 use crate::lock::{lock_word, rank};
+use crate::signals::Call;
 use crate::state::Conn;
 use crate::sys::{self, give};
 use crate::transfer::Buffers;
@@ -190,6 +191,7 @@ pub fn receive(
     if buffers.total == 0 {
         return Ok(None);
     }
+    let call = Call::begin();
     let mut kept_out = None;
     loop {
         let needed = match take(conn, fd, buffers, flags & libc::MSG_PEEK != 0) {
@@ -197,7 +199,8 @@ pub fn receive(
             Err(Not::Failed(error)) => return Err(error),
             Err(Not::KeptOut) => {
                 let waits = flags & libc::MSG_DONTWAIT == 0;
-                let kept_out = kept_out.get_or_insert_with(|| KeptOut::begin(fd, Way::In, waits));
+                let kept_out =
+                    kept_out.get_or_insert_with(|| KeptOut::begin(call, fd, Way::In, waits));
                 kept_out.pause()?;
                 continue;
             }

@@ -452,6 +452,7 @@ mod tests {
 
     #[test]
     fn a_call_by_its_number_is_that_of_the_same_name() {
+        let _turn = crate::testing::tables();
         let mut ends = [0; 2];
         // SAFETY: room for two numbers; a text; room for three bytes.
         unsafe {

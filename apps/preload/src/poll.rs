@@ -355,6 +355,9 @@ fn look(fds: &mut [libc::pollfd]) -> usize {
         entry.revents = 0;
         if let Some(conn) = paired(entry.fd) {
             entry.revents = ring_events(conn, entry);
+            if entry.revents & (libc::POLLOUT | libc::POLLWRNORM) != 0 {
+                epoll::note_room_told(conn);
+            }
         } else {
             entry.revents = datagram_events(entry);
         }

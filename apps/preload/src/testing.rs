@@ -45,7 +45,7 @@ pub fn pair(conn: &state::Conn) {
 /// and are closed by the library's `close`.
 pub fn free(conn: &state::Conn) {
     let fd = conn.fd.load(Ordering::Relaxed);
-    if state::look(fd) == state::kind::CONN | state::index_of(conn)
+    if state::conn(fd).is_some_and(|known| ptr::eq(known, conn))
         && let Some(word) = state::slot(fd)
     {
         word.store(state::kind::UNKNOWN, Ordering::Release);

@@ -710,15 +710,16 @@ pub fn closing(conn: &Conn) {
 /// What [`closing`] would wait for, while handlers may still run. Nothing where others hold the connection as well, or
 /// sleep on it: it may not end now. What is closed together has one deadline.
 pub fn flush_before_closing(conn: &Conn, deadline_ns: u64) {
-    conn.flush_until_ns.store(deadline_ns, Ordering::Relaxed);
     let is_last =
         || conn.refs.load(Ordering::Relaxed) == 1 && conn.sleepers.load(Ordering::SeqCst) == 0;
-    if conn.is_paired() && is_last() && !is_shared(conn) {
-        let all = ends::flush_before_close(&conn.end(), deadline_ns);
-        if !all {
-            conn.flush_until_ns.store(IN_VAIN, Ordering::Relaxed);
-        }
-    }
+    let waits = conn.is_paired() && is_last() && !is_shared(conn);
+    let until_ns = match waits {
+        true if ends::flush_before_close(&conn.end(), deadline_ns) => deadline_ns,
+        true => IN_VAIN,
+        // Whatever it is that ends it later, waits anew.
+        false => 0,
+    };
+    conn.flush_until_ns.store(until_ns, Ordering::Relaxed);
 }
 
 /// This process closes a connection that forked relatives go on with, or just keep. The broker

@@ -13,30 +13,37 @@ use crate::{Geometry, Mine, Ordering};
 use fordway_abi::atomic::AtomicU64;
 use fordway_abi::shm::{Purse, RegionHeader, SEGMENT_LOG2_MIN};
 
-/// What a ring that grows leaves to rings that are not there yet: one part in so many, of a purse as of ring memory.
+/// What a ring that grows leaves to rings that are not there yet: one part in so many, of ring memory as of the purse that
+/// others draw from as well.
 const LEFT_BY_GROWTH: u64 = 8;
+
+/// What a purse holds behind `bytes` more, if that is not more than it may.
+fn behind(purse: &Purse, before: u64, bytes: u64, grows: bool) -> Option<u64> {
+    let max = purse.bytes_max.load(Ordering::Relaxed);
+    let left = if grows { max / LEFT_BY_GROWTH } else { 0 };
+    before.checked_add(bytes).filter(|now| *now <= max - left)
+}
 
 /// Takes `bytes` out of a purse, or nothing; `grows`: for a ring that has memory already. Other processes of the domain
 /// do the same; what one of them writes there in malice is its own domain's loss.
 fn draw(purse: &Purse, bytes: u64, grows: bool) -> bool {
-    let max = purse.bytes_max.load(Ordering::Relaxed);
-    let left = if grows { max / LEFT_BY_GROWTH } else { 0 };
-    let taken = |before: u64| before.checked_add(bytes).filter(|now| *now <= max - left);
     // Never more than there is, be it for a moment: another process would find nothing for its first ring.
     let drawn = purse
         .bytes_taken
-        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken);
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |before| {
+            behind(purse, before, bytes, grows)
+        });
     drawn.is_ok()
 }
 
 /// Takes `bytes` out of all of them, or nothing.
 fn draw_from_all(purses: [Option<&Purse>; 2], bytes: u64, grows: bool) -> bool {
-    let [first, second] = purses;
-    if !first.is_none_or(|purse| draw(purse, bytes, grows)) {
+    let [shared, own] = purses;
+    if !shared.is_none_or(|purse| draw(purse, bytes, grows)) {
         return false;
     }
-    let fits = second.is_none_or(|purse| draw(purse, bytes, grows));
-    if let Some(purse) = first.filter(|_| !fits) {
+    let fits = own.is_none_or(|purse| draw(purse, bytes, false));
+    if let Some(purse) = shared.filter(|_| !fits) {
         purse.bytes_taken.fetch_sub(bytes, Ordering::Relaxed);
     }
     fits
@@ -81,35 +88,57 @@ impl Arena {
     }
 
     /// A block of `1 << log2` bytes, as an offset from the region's start. Each purse pays
-    /// for what was never handed out before. One that is larger than a new ring's is for a ring that grows, and leaves
-    /// something to new ones.
+    /// for what was never handed out before: one that other processes share, and one of this process. A block that is larger
+    /// than a new ring's is for a ring that grows, and leaves something to new ones.
     pub fn take(&self, log2: u32, purses: [Option<&Purse>; 2]) -> Option<usize> {
         self.locked(|header| {
-            let free = &header.arena_free[log2 as usize];
-            if let Some(first) = self.pop(free) {
+            if let Some(first) = self.pop(&header.arena_free[log2 as usize]) {
                 return Some(first);
             }
-            let grows = log2 > SEGMENT_LOG2_MIN;
-            let first = self.geometry.arena_offset as usize;
-            let next = (header.arena_next.mine() as usize).max(first);
-            let end = match header.arena_end.mine() as usize {
-                0 => self.geometry.region_bytes as usize,
-                end => end,
-            };
-            let left = if grows {
-                end.saturating_sub(first) / LEFT_BY_GROWTH as usize
-            } else {
-                0
-            };
-            let is_there = next + (1 << log2) <= end - left && self.geometry.holds(next, log2);
-            if !is_there || !draw_from_all(purses, 1 << log2, grows) {
+            let next = self
+                .next(header, log2)
+                .filter(|_| draw_from_all(purses, 1 << log2, log2 > SEGMENT_LOG2_MIN));
+            let Some(next) = next else {
                 return self.cut(header, log2);
-            }
+            };
             header
                 .arena_next
                 .store((next + (1 << log2)) as u64, Ordering::Relaxed);
             Some(next)
         })
+    }
+
+    /// Whether [`Arena::take`] seems to have such a block, as far as can be told without the lock.
+    pub fn has(&self, log2: u32, purses: [Option<&Purse>; 2]) -> bool {
+        let header = self.header();
+        let pays = |purse: Option<&Purse>, grows| {
+            purse.is_none_or(|purse| {
+                let before = purse.bytes_taken.load(Ordering::Relaxed);
+                behind(purse, before, 1 << log2, grows).is_some()
+            })
+        };
+        let [shared, own] = purses;
+        let mut free = header.arena_free.iter().skip(log2 as usize);
+        free.any(|first| first.mine() != 0)
+            || self.next(header, log2).is_some()
+                && pays(shared, log2 > SEGMENT_LOG2_MIN)
+                && pays(own, false)
+    }
+
+    /// Where a block that was never handed out would lie, if there is memory for it.
+    fn next(&self, header: &RegionHeader, log2: u32) -> Option<usize> {
+        let first = self.geometry.arena_offset as usize;
+        let next = (header.arena_next.mine() as usize).max(first);
+        let end = match header.arena_end.mine() as usize {
+            0 => self.geometry.region_bytes as usize,
+            end => end,
+        };
+        let left = match log2 > SEGMENT_LOG2_MIN {
+            true => end.saturating_sub(first) / LEFT_BY_GROWTH as usize,
+            false => 0,
+        };
+        let is_there = next + (1 << log2) <= end - left && self.geometry.holds(next, log2);
+        is_there.then_some(next)
     }
 
     /// The first block of a list, taken out of it.
@@ -210,14 +239,20 @@ mod tests {
             ..Purse::default()
         };
         // Blocks that purses pay for, and how many there are for rings that grow, two each, and then for new ones.
-        for (blocks, grown, new) in [([16, 16], 7, 2), ([32, 8], 3, 2), ([5, 9], 2, 1)] {
+        for (blocks, grown, new) in [([16, 16], 7, 2), ([32, 8], 4, 0), ([5, 9], 2, 1)] {
             // SAFETY: of some bytes; zeros are a header.
             let base = unsafe { std::alloc::alloc_zeroed(layout) };
             assert!(!base.is_null());
             // SAFETY: a region of ours.
             let arena = unsafe { Arena::new(base, geometry) };
             let purses = blocks.map(purse);
-            let take = |log2| arena.take(log2, [Some(&purses[0]), Some(&purses[1])]);
+            let purses_of = || [Some(&purses[0]), Some(&purses[1])];
+            let take = |log2| {
+                let seems = arena.has(log2, purses_of());
+                let taken = arena.take(log2, purses_of());
+                assert_eq!(seems, taken.is_some());
+                taken
+            };
             let count = |log2| std::iter::from_fn(|| take(log2)).count();
             assert_eq!(count(SEGMENT_LOG2_MIN + 1), grown);
             assert_eq!(count(SEGMENT_LOG2_MIN), new);
@@ -243,7 +278,9 @@ mod tests {
         let whole = arena.take(LOG2 + 3, [None; 2]);
         assert_eq!(whole, Some(FIRST));
         assert_eq!(arena.take(LOG2, [None; 2]), None);
+        assert!(!arena.has(LOG2, [None; 2]));
         arena.give(FIRST, LOG2 + 3);
+        assert!(arena.has(LOG2, [None; 2]));
         let next = || arena.take(LOG2, [None; 2]);
         let mut places: Vec<usize> = std::iter::from_fn(next).collect();
         places.sort_unstable();

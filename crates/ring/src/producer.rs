@@ -96,10 +96,13 @@ impl<L: Layout> Producer<L> {
         unsafe { Arena::new(self.own_base, self.layout.geometry()) }
     }
 
-    fn take_memory(&self, log2: u32) -> Option<usize> {
+    fn purses(&self) -> [Option<&Purse>; 2] {
         // SAFETY: by the contract of `paid_from`; all their fields are atomics.
-        let purses = (self.purses)().map(|purse| unsafe { purse.as_ref() });
-        self.arena().take(log2, purses)
+        (self.purses)().map(|purse| unsafe { purse.as_ref() })
+    }
+
+    fn take_memory(&self, log2: u32) -> Option<usize> {
+        self.arena().take(log2, self.purses())
     }
 
     /// The segment that takes new bytes.
@@ -265,20 +268,27 @@ impl<L: Layout> Producer<L> {
         let full = own.tx_own.full_count.mine() + 1;
         own.tx_own.full_count.store(full, Ordering::Relaxed);
         let segment = self.segment();
-        if !self.may_grow()
+        if segment.log2 >= GROWN_LOG2_MAX
             || (full < FULL_BEFORE_GROWTH && wanted < segment.capacity_bytes() as usize)
         {
             return false;
         }
         let fits = wanted.next_power_of_two().trailing_zeros();
-        let log2 = (segment.log2 + GROWTH_LOG2).max(fits).min(GROWN_LOG2_MAX);
-        self.grow_to(log2)
+        self.grow_to(self.grown_log2().max(fits).min(GROWN_LOG2_MAX))
     }
 
-    /// Whether sends that find the ring full make it larger, as far as there is memory.
+    /// log2 of the next segment.
+    fn grown_log2(&self) -> u32 {
+        (self.segment().log2 + GROWTH_LOG2).min(GROWN_LOG2_MAX)
+    }
+
+    /// Whether sends that find the ring full seem to make it larger.
+    #[cold]
     pub fn may_grow(&self) -> bool {
         let segments = self.own().cold.segment_count.mine() as usize;
-        self.segment().log2 < GROWN_LOG2_MAX && segments < SEGMENT_COUNT
+        self.segment().log2 < GROWN_LOG2_MAX
+            && segments < SEGMENT_COUNT
+            && self.arena().has(self.grown_log2(), self.purses())
     }
 
     /// To be called before a large write that had better go around the caches, for which a

@@ -29,17 +29,13 @@ pub fn is_ready(end: &impl End, want: Want) -> bool {
 }
 
 /// Whether a program is told that it can send by the ring: with a third of it free, as with a kernel's buffer; and as
-/// long as a send may make it larger, for two ends that ask before each send would else wait for each other in small rings.
+/// long as a send would make it larger, for two ends that ask before each send would else wait for each other in small
+/// rings. Not so once a send found no room for all that: who was told of room and got none is told of a third.
 #[inline(always)]
 pub fn has_room(end: &impl End) -> bool {
     let producer = end.producer();
-    producer.room_hint() * 3 >= producer.capacity_bytes() || would_grow(end)
-}
-
-/// Not once a send found the ring full, and got no more: that one is told of room alone.
-#[cold]
-fn would_grow(end: &impl End) -> bool {
-    end.own().tx_own.no_space.load(Ordering::Relaxed) == 0 && end.producer().may_grow()
+    producer.room_hint() * 3 >= producer.capacity_bytes()
+        || end.own().tx_own.no_space.load(Ordering::Relaxed) == 0 && producer.may_grow()
 }
 
 /// Which channel the connection has, if any; never the same again for another one. Waiters

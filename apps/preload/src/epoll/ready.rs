@@ -215,11 +215,7 @@ pub fn evaluate(item: &Item, note: bool) -> u32 {
         item.seen_edges.store(edges, Ordering::Relaxed);
         item.seen_tail.store(tail, Ordering::Relaxed);
         item.seen_rooms.store(rooms, Ordering::Relaxed);
-        let no_space = &conn.own().tx_own.no_space;
-        if mask & (OUT | OUT << 6) != 0 && no_space.load(Ordering::Relaxed) != 0 {
-            // Told to this item; the others have it still to be told.
-            no_space.store(0, Ordering::Relaxed);
-            conn.rooms.fetch_add(1, Ordering::Relaxed);
+        if mask & (OUT | OUT << 6) != 0 && note_room_told(conn) {
             item.seen_rooms
                 .store(rooms.wrapping_add(1), Ordering::Relaxed);
         }
@@ -228,6 +224,17 @@ pub fn evaluate(item: &Item, note: bool) -> u32 {
         }
     }
     mask
+}
+
+/// The program is told of room. Whether a send had found none: then items that tell of edges have it still to be told.
+pub fn note_room_told(conn: &Conn) -> bool {
+    let no_space = &conn.own().tx_own.no_space;
+    let is_news = no_space.load(Ordering::Relaxed) != 0;
+    if is_news {
+        no_space.store(0, Ordering::Relaxed);
+        conn.rooms.fetch_add(1, Ordering::Relaxed);
+    }
+    is_news
 }
 
 /// Whether a send found no room, and there is some now.

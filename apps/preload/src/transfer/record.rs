@@ -97,7 +97,7 @@ pub struct KeptOut {
 
 impl KeptOut {
     /// From now on; `waits`: the program's call may sleep.
-    pub fn begin(fd: i32, way: Way, waits: bool) -> Self {
+    pub fn begin(call: Call, fd: i32, way: Way, waits: bool) -> Self {
         let option = match way {
             Way::Out => libc::SO_SNDTIMEO,
             Way::In => libc::SO_RCVTIMEO,
@@ -110,7 +110,7 @@ impl KeptOut {
             false => Some(NONBLOCKING_NS_MAX),
         };
         Self {
-            call: Call::begin(),
+            call,
             until: Deadline::after(timeout_ns),
             waits,
         }
@@ -121,7 +121,10 @@ impl KeptOut {
         // SAFETY: no entries.
         let slept = unsafe { real::poll(core::ptr::null_mut(), 0, PAUSE_MS) };
         let by_any = self.until != Deadline::Never;
-        if slept < 0 && self.waits && self.call.is_ended(by_any) {
+        // A handler may have run before the pause, behind the locks of the last try.
+        let is_ended =
+            || self.call.is_interrupted(by_any) || slept < 0 && self.call.is_ended(by_any);
+        if self.waits && is_ended() {
             return Err(libc::EINTR);
         }
         match self.until.has_passed() {
@@ -213,7 +216,8 @@ pub fn by_libc(conn: &Conn, fd: i32, buffers: &Buffers, flags: i32) -> isize {
             Ok(Some(Moved::Bytes(count))) => return count as isize,
             Ok(Some(_)) => {}
             Ok(None) => {
-                let kept_out = kept_out.get_or_insert_with(|| KeptOut::begin(fd, Way::Out, waits));
+                let kept_out =
+                    kept_out.get_or_insert_with(|| KeptOut::begin(call, fd, Way::Out, waits));
                 match kept_out.pause() {
                     Ok(()) => continue,
                     Err(error) => return give(Err(error)),

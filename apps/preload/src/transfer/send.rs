@@ -98,7 +98,12 @@ impl<'a> Sending<'a> {
     /// An attempt once the other process that sends a record has let go.
     #[cold]
     fn attempt_behind(&mut self, done: usize) -> sys::Result<Moved> {
-        let kept_out = KeptOut::begin(self.caller.fd, Way::Out, self.caller.may_wait);
+        let kept_out = KeptOut::begin(
+            self.caller.handled,
+            self.caller.fd,
+            Way::Out,
+            self.caller.may_wait,
+        );
         loop {
             self.turn = None;
             self.caller.stay();
