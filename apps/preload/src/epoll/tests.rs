@@ -3,8 +3,9 @@
 use super::instances::equip;
 use super::items::{link_of_instance, new_item, remove};
 use super::*;
-use crate::testing::{free, tables};
+use crate::testing::{Channel, Silent, free, tables};
 use crate::{broker, link, upgrade};
+use fordway_abi::shm::RegionHeader;
 
 /// A number of no descriptor.
 const FD: i32 = state::FD_COUNT as i32 - 9;
@@ -319,4 +320,28 @@ fn a_control_connection_is_watched_under_the_number_of_the_one_before() {
     for fd in [epoll, number, next] {
         let _ = sys!(SYS_close, fd);
     }
+}
+
+/// Who is told of room, and may sleep in its send, gets some: a full ring shows room as long as there is memory for a larger
+/// one, and no send has found that there is none.
+#[test]
+fn a_full_ring_shows_room_only_where_there_is_memory_to_grow() {
+    let _turn = tables();
+    let _broker = Silent::broker();
+    let channel = Channel::new([86, 87], |_, _| ());
+    let near = channel.ends[0];
+    channel.fill();
+    let base = link::at(channel.links[0]).own_base.load(Ordering::Relaxed);
+    // SAFETY: a region of ours; all words are atomics.
+    let header = unsafe { &*base.cast::<RegionHeader>() };
+    let shows_room = || mask_of(near, channel.fds[0], OUT) & OUT != 0;
+    assert!(shows_room());
+    let taken = header.arena_next.load(Ordering::Relaxed);
+    header.arena_end.store(taken, Ordering::Relaxed);
+    assert!(!shows_room(), "without memory");
+    header.arena_end.store(0, Ordering::Relaxed);
+    near.own().tx_own.no_space.store(1, Ordering::Relaxed);
+    assert!(!shows_room(), "behind a send that found none");
+    assert!(note_room_told(near));
+    assert!(shows_room() && !note_room_told(near));
 }
