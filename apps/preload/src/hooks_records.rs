@@ -463,7 +463,8 @@ mod tests {
         if child == 0 {
             let holds = [Way::In, Way::Out].map(|way| Alone::at(conn, near, way));
             let is_there = holds.iter().all(Option::is_some);
-            let _ = sys!(SYS_alarm, RELATIVE_S_MAX);
+            // SAFETY: only ends this process.
+            unsafe { libc::alarm(RELATIVE_S_MAX) };
             let _ = sys!(
                 SYS_sendto,
                 near,
@@ -473,7 +474,8 @@ mod tests {
                 0,
                 0
             );
-            let _ = sys!(SYS_pause);
+            // SAFETY: until it is ended.
+            unsafe { libc::pause() };
         }
         assert!(record::shown(far, libc::POLLIN, 10_000).is_ok_and(|shown| shown != 0));
         let mut byte = [0u8; 8];
@@ -502,7 +504,8 @@ mod tests {
         };
         assert_eq!(calls(), [Err(libc::EAGAIN); 2]);
         let _ = sys!(SYS_kill, child, libc::SIGKILL);
-        let _ = sys!(SYS_wait4, child, 0, 0, 0);
+        // SAFETY: nobody wants its status.
+        unsafe { libc::waitpid(child, core::ptr::null_mut(), 0) };
         assert_eq!(calls(), [Ok(1); 2]);
         free(conn);
     }

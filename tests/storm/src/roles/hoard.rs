@@ -15,8 +15,8 @@ const LATE: u8 = b'L';
 /// Talks before a connection is filled: it has to come to its rings first.
 const ROUNDS: u64 = 8;
 const ROUND_BYTES: usize = 64;
-/// Connections made when nothing is left, and what they talk.
-const LATE_COUNT: u64 = 50;
+/// Connections made when nothing is left for rings to grow, and what they talk. They want more than growth leaves.
+const LATE_COUNT: u64 = 100;
 const LATE_ROUNDS: u64 = 20;
 const LATE_BYTES: usize = 1000;
 /// Most that is put into one connection, and what goes after that.

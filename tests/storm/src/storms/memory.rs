@@ -1,7 +1,7 @@
 //! Ring memory used up: connections are filled and not read until their domain has no
-//! memory left; those that are made then must do on the kernel path, and every byte of
-//! all of them must come, and all memory must be given back. Then programs whose address space,
-//! or whose files, are too small for a ring at all.
+//! memory left to grow; some of those that are made then have rings still, in what growth leaves, and
+//! the others must do on the kernel path. Every byte of all of them must come, and all memory must
+//! be given back. Then programs whose address space, or whose files, are too small for a ring at all.
 
 use crate::{LET_GO_LIMIT, Storm, go_on, watch};
 use anyhow::{Result, ensure};
@@ -67,10 +67,11 @@ pub fn run(storm: &mut Storm) -> Result<()> {
     let kernel = rows
         .iter()
         .filter(|row| row.path == "kernel" && row.channel.is_some());
-    storm.figure("connections made when nothing was left", late);
+    storm.figure("connections made when no ring could grow", late);
     let kernel = kernel.count();
     storm.figure("ends with a channel on the kernel path", kernel);
     ensure!(kernel != 0, "there was memory for all of them");
+    ensure!((kernel as u64) < 2 * late, "growth has left them nothing");
     go_on(&mut fill)?;
     go_on(&mut hoard)?;
     let (sent, read) = (says(&fill, "sent")?, says(&hoard, "read")?);
