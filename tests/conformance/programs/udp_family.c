@@ -126,11 +126,13 @@ static void four_before_dual(int fd) {
     set(four, SOL_SOCKET, SO_REUSEADDR, 1);
     if (bind_to(one, v6("::", port)) || bind_to(four, v4("0.0.0.0", port))) die("bind");
     for (int round = 0; round < 2; round++) {
+        // One after the other: between two senders there is no order.
         b_put(0, v4("127.0.0.1", port), "by four");
+        fence();
+        show_all("to four", round ? one : four);
         b_put(6, v6("::1", port), "by six");
         fence();
-        if (!round) show_all("four", four);
-        show_all("dual", one);
+        show_all("to six", one);
         if (!round) close(four);
     }
 }
