@@ -113,6 +113,8 @@ impl Server {
         // What the program has sent before it asks counts as sent. A port that fails says so to the loop, too.
         self.pump(place);
         let _ = self.send_frames();
+        // What that has brought goes to the pair before its state is told: who hears of CLOSE_WAIT finds the end by poll.
+        self.pump(place);
         let socket = self.table.look(place).ok_or(EINVAL)?;
         let id = match &socket.body {
             Body::Datagrams => return Err(ENOTCONN),

@@ -121,6 +121,22 @@ static void poll_own_half_shut(int fd) {
     say("'%s'", get(fd, 10));
     show_poll("both", fd, 0, 1000);
 }
+// Where TCP_INFO says that the peer has shut its side, poll says so too.
+static void poll_end_behind_its_state(int unused) {
+    (void)unused;
+    int port, listener = listen_any(&port);
+    for (int i = 0; i < 200; i++) {
+        int near = dial(port), far = accept(listener, NULL, NULL), shown;
+        if (near < 0 || far < 0) die("connection %d", i);
+        shutdown(near, SHUT_WR);
+        no_longer_established(far);
+        int count = pollx(far, POLLIN | POLLRDHUP, 0, &shown);
+        if (count != 1 || shown != (POLLIN | POLLRDHUP)) die("connection %d shows %s", i, bits(shown));
+        close(near);
+        close(far);
+    }
+    say("the end, always");
+}
 // Two threads wait for one connection: both are told.
 static int waited_for;
 static void *poll_thread(void *unused) {
@@ -504,6 +520,7 @@ const struct test_case cases[] = {
     {"poll_out_of_a_full_one", WARM, poll_out_of_a_full_one, servant},
     {"poll_reset", WARM, poll_reset, servant},
     {"poll_own_half_shut", WARM, poll_own_half_shut, servant},
+    {"poll_end_behind_its_state", WARM, poll_end_behind_its_state, servant},
     {"poll_by_two_threads", WARM, poll_by_two_threads, servant},
     {"poll_beside_an_epoll", WARM, poll_beside_an_epoll, servant},
     {"upgrade_under_poll", COLD, upgrade_under_poll, servant},

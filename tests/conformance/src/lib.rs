@@ -206,13 +206,15 @@ impl Bed {
     pub fn note(&mut self, what: &str, oracle: &Output, fast: &Output) -> bool {
         let same = seen(oracle) == seen(fast) && is_good(oracle) && is_good(fast);
         if !same {
+            // First what matters: reports of failures are cut.
+            let difference = first_difference(&seen(oracle), &seen(fast));
             let _ = writeln!(
                 self.failures,
-                "== {what}\n-- kernel path\n{}{}\n-- fast path\n{}{}",
-                oracle.text(),
+                "== {what}\n{difference}{}{}\n-- kernel path\n{}\n-- fast path\n{}",
                 oracle.errors(),
-                fast.text(),
-                fast.errors()
+                fast.errors(),
+                oracle.text(),
+                fast.text()
             );
         }
         same
@@ -232,6 +234,21 @@ fn seen(output: &Output) -> String {
     let text = output.text();
     let lines = text.lines().filter(|line| !line.starts_with("holding "));
     lines.collect::<Vec<_>>().join("\n")
+}
+
+/// The first line that only one of two runs has, as text.
+fn first_difference(oracle: &str, fast: &str) -> String {
+    let (mut by_kernel, mut by_ring) = (oracle.lines(), fast.lines());
+    loop {
+        match (by_kernel.next(), by_ring.next()) {
+            (None, None) => return String::new(),
+            (kernel, ring) if kernel == ring => {}
+            (kernel, ring) => {
+                let [kernel, ring] = [kernel, ring].map(|line| line.unwrap_or("nothing more"));
+                return format!("kernel path: {kernel}\nfast path: {ring}\n");
+            }
+        }
+    }
 }
 
 /// Whether the roles ended as they should; what they saw is another matter.
