@@ -53,6 +53,11 @@ pub enum Command {
     Demo(DemoArgs),
     /// List connections: which path each takes, and why if it is the kernel's
     Ss(Ss),
+    /// Say why connections are not on the fast path, and what would change that
+    ///
+    /// Of a connection by its number, of all of a process, or of all that have one end there. Nothing
+    /// is asked of the programs, and nothing changes.
+    Why(Why),
     /// Make, list and remove domains
     #[command(subcommand)]
     Domain(Domain),
@@ -70,6 +75,12 @@ pub enum Command {
     Guests(Guests),
     /// Check what Fordway needs on this machine, and say what to do
     Doctor(Json),
+    /// Write one archive with what a report of a fault needs
+    ///
+    /// Versions, doctor, the connections and domains, the configuration and the logs. The files are listed
+    /// before the archive is written. No payload is in them, and no secret of the configuration; addresses
+    /// and names of domains are. Whatever hangs or fails is there with what it said.
+    BugReport(BugReport),
     /// Print what a container needs for joining: variables and mounts
     ///
     /// A container that something else starts joins in three steps: mount what the
@@ -212,6 +223,25 @@ pub struct Try {
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROG")]
     pub command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub struct Why {
+    /// A connection's number, as in fordway ss; a process's PID; or an end: NAME:PORT, ADDRESS:PORT
+    #[arg(value_name = "CONN|PID|END")]
+    pub what: String,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+#[derive(Debug, Args)]
+pub struct BugReport {
+    /// The archive, a compressed tar file, which must not be there [default: fordway-report-TIME.tar.gz]
+    #[arg(short, long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// List what would be in it, and write nothing
+    #[arg(long)]
+    pub list: bool,
 }
 
 #[derive(Debug, Args)]

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use tracing_subscriber::EnvFilter;
 
 /// Read if it exists and `--config` is not given.
-const DEFAULT_FILE: &str = "/etc/fordway/fordway.toml";
+pub const DEFAULT_FILE: &str = "/etc/fordway/fordway.toml";
 
 /// The file's keys; others are refused.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]

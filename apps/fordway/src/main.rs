@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod broker;
+mod bug_report;
 mod cdi;
 mod cli;
 mod complete;
@@ -28,6 +29,7 @@ mod trace;
 mod try_out;
 mod up;
 mod watch;
+mod why;
 
 use broker::Broker;
 use clap::error::ErrorKind;
@@ -68,6 +70,7 @@ fn dispatch(cli: &Cli) -> Outcome {
         Command::Try(options) => try_out::try_out(&broker()?, options),
         Command::Demo(_) => demo::demo(given.is_some()),
         Command::Ss(ss) => ss::ss(&listed()?, ss),
+        Command::Why(options) => why::why(&listed()?, options),
         Command::Domain(command @ (cli::Domain::List(_) | cli::Domain::Show { .. })) => {
             show::domain(&listed()?, command)
         }
@@ -76,6 +79,7 @@ fn dispatch(cli: &Cli) -> Outcome {
         Command::Guests(command) => guests::guests(command),
         Command::Downgrade(downgrade) => show::downgrade(&broker()?, downgrade),
         Command::Doctor(json) => doctor::doctor(broker(), json.json),
+        Command::BugReport(options) => bug_report::bug_report(options, listed()?.runtime_dir()),
         Command::Env(json) => container::environment(&broker()?, json.json),
         Command::Cdi(command) => cdi::cdi(command, broker),
         Command::Watch(options) => watch::watch(&broker()?, options),

@@ -196,6 +196,39 @@ pub const PAGES: &[Page] = &[
         see: &["ss(8)"],
     },
     Page {
+        command: "bug-report",
+        examples: &[
+            (
+                "fordway bug-report --list",
+                "what would be in the archive, and how long each file is",
+            ),
+            (
+                "fordway bug-report --out /tmp/report.tar.gz",
+                "the same, and the archive",
+            ),
+        ],
+        columns: &[],
+        exits: &[Exit::Missing, Exit::Taken],
+        see: &["tar(1)"],
+    },
+    Page {
+        command: "why",
+        examples: &[
+            ("fordway why 12", "of connection 12, or of the process 12"),
+            (
+                "fordway why db:6379",
+                "of every connection that has an end at port 6379 of the domain db",
+            ),
+            (
+                "fordway why --json 10.77.0.3:6379",
+                "the same by address, as a document",
+            ),
+        ],
+        columns: &[],
+        exits: &[PRIVILEGE, Exit::NotFound, NO_BROKER],
+        see: &[],
+    },
+    Page {
         command: "domain",
         examples: &[
             (

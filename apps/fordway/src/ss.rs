@@ -159,8 +159,8 @@ impl Listing {
         for (one, moved) in self.shown.iter().zip(moved) {
             table.row([
                 one.channel.map_or_else(dash, |number| number.to_string()),
-                marked(one, self.named(&one.local, Some(&one.domain))),
-                self.named(&one.remote, one.peer_domain.as_ref()),
+                marked(one, named(&self.domains, &one.local, Some(&one.domain))),
+                named(&self.domains, &one.remote, one.peer_domain.as_ref()),
                 one.path.clone(),
                 one.reason.clone().unwrap_or_else(dash),
                 bytes(moved.rings),
@@ -172,36 +172,6 @@ impl Listing {
             false => table.render_cut(&NAMES),
         };
         table + &self.summary()
-    }
-
-    /// An end's address: by the domain's name where the address is its own, behind the name where
-    /// it is not (a loopback address, say), and alone outside of domains.
-    fn named(&self, address: &str, domain: Option<&String>) -> String {
-        let Some(name) = domain else {
-            return address.to_owned();
-        };
-        let domain = self.domains.iter().find(|domain| domain.name == *name);
-        let parsed: Option<SocketAddr> = address.parse().ok();
-        if let Some((ip, port)) = parsed.map(|parsed| (parsed.ip(), parsed.port()))
-            && let IpAddr::V6(ip) = ip
-            && let Some(cid) = vsock::cid_of(ip)
-        {
-            return match domain.and_then(|domain| domain.cid) == Some(cid) {
-                true => format!("{name}:vsock:{port}"),
-                false => format!("{name}/vsock:{cid}:{port}"),
-            };
-        }
-        let own = |ip: IpAddr| {
-            domain.is_some_and(|domain| match ip {
-                IpAddr::V4(ip) => domain.ip == Some(ip),
-                IpAddr::V6(ip) => domain.ip6 == Some(ip),
-            })
-        };
-        match parsed {
-            Some(parsed) if own(parsed.ip()) => format!("{name}:{}", parsed.port()),
-            _ if domain.is_some_and(|domain| domain.id == 0) => address.to_owned(),
-            _ => format!("{name}/{address}"),
-        }
     }
 
     fn summary(&self) -> String {
@@ -231,8 +201,38 @@ impl Listing {
     }
 }
 
+/// An end's address: by the domain's name where the address is its own, behind the name where
+/// it is not (a loopback address, say), and alone outside of domains.
+pub fn named(domains: &[Domain], address: &str, domain: Option<&String>) -> String {
+    let Some(name) = domain else {
+        return address.to_owned();
+    };
+    let domain = domains.iter().find(|domain| domain.name == *name);
+    let parsed: Option<SocketAddr> = address.parse().ok();
+    if let Some((ip, port)) = parsed.map(|parsed| (parsed.ip(), parsed.port()))
+        && let IpAddr::V6(ip) = ip
+        && let Some(cid) = vsock::cid_of(ip)
+    {
+        return match domain.and_then(|domain| domain.cid) == Some(cid) {
+            true => format!("{name}:vsock:{port}"),
+            false => format!("{name}/vsock:{cid}:{port}"),
+        };
+    }
+    let own = |ip: IpAddr| {
+        domain.is_some_and(|domain| match ip {
+            IpAddr::V4(ip) => domain.ip == Some(ip),
+            IpAddr::V6(ip) => domain.ip6 == Some(ip),
+        })
+    };
+    match parsed {
+        Some(parsed) if own(parsed.ip()) => format!("{name}:{}", parsed.port()),
+        _ if domain.is_some_and(|domain| domain.id == 0) => address.to_owned(),
+        _ => format!("{name}/{address}"),
+    }
+}
+
 /// An end's own address, with the protocol if it is not the usual one.
-fn marked(one: &Connection, address: String) -> String {
+pub fn marked(one: &Connection, address: String) -> String {
     match one.protocol == Protocol::Tcp.word() {
         true => address,
         false => format!("{}:{address}", one.protocol),
@@ -268,10 +268,10 @@ impl PathShown {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
 
-    fn end(domain: &str, port: u16, path: &str, reason: Option<&str>) -> Connection {
+    pub fn end(domain: &str, port: u16, path: &str, reason: Option<&str>) -> Connection {
         Connection {
             protocol: "tcp".into(),
             domain: domain.into(),
@@ -293,7 +293,7 @@ mod tests {
         }
     }
 
-    fn domain(name: &str, ip: [u8; 4]) -> Domain {
+    pub fn domain(name: &str, ip: [u8; 4]) -> Domain {
         Domain {
             name: name.into(),
             id: 1,
@@ -324,12 +324,15 @@ mod tests {
             strangers: 3,
             domains: vec![domain("db", [10, 77, 0, 3]), domain("web", [10, 77, 0, 4])],
         };
-        let own = listing.named("127.0.0.1:80", Some(&"db".into()));
+        let own = named(&listing.domains, "127.0.0.1:80", Some(&"db".into()));
         assert_eq!(
-            (own.as_str(), listing.named("1.2.3.4:5", None).as_str()),
+            (
+                own.as_str(),
+                named(&listing.domains, "1.2.3.4:5", None).as_str()
+            ),
             ("db/127.0.0.1:80", "1.2.3.4:5")
         );
-        let six = |text: &str| listing.named(text, Some(&"db".into()));
+        let six = |text: &str| named(&listing.domains, text, Some(&"db".into()));
         assert_eq!(six("[fd00::3]:80"), "db:80");
         assert_eq!(six("[fd00::4]:80"), "db/[fd00::4]:80");
         let moved = listing.shown.iter().map(Moved::of).collect();

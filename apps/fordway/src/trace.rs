@@ -95,14 +95,16 @@ pub fn trace(
 }
 
 /// An end as it is given: an address or a domain's name.
-enum End {
+pub enum End {
+    /// An address, with the port.
     Address(SocketAddr),
+    /// A domain's name, with the port.
     Domain(String, u16),
 }
 
 impl End {
     /// Reads `NAME`, `NAME:PORT` or an address with or without a port.
-    fn parse(word: &str, port: u16) -> Result<End, Failure> {
+    pub fn parse(word: &str, port: u16) -> Result<End, Failure> {
         if let Ok(whole) = word.parse() {
             return Ok(End::Address(whole));
         }
@@ -122,7 +124,8 @@ impl End {
         })
     }
 
-    fn port(&self) -> u16 {
+    /// Its port, or 0.
+    pub fn port(&self) -> u16 {
         match self {
             End::Address(address) => address.port(),
             End::Domain(_, port) => *port,

@@ -24,9 +24,9 @@ use std::process::{Child, Command, Stdio};
 use tracing_subscriber::EnvFilter;
 
 /// Where a detached broker writes, behind what brokers before it have written.
-const LOG: &str = "broker.log";
+pub const LOG: &str = "broker.log";
 /// Where the log goes when it has become long.
-const LOG_BEFORE: &str = "broker.log.1";
+pub const LOG_BEFORE: &str = "broker.log.1";
 /// When that is.
 const LOG_BYTES_MAX: u64 = 1 << 20;
 /// What a detached broker says when it serves; anything else is why it does not.

@@ -4,6 +4,7 @@ mod support;
 
 use fordway_abi::reason::Reason;
 use rustix::process::{PidfdFlags, Signal, kill_process, pidfd_open};
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::process::{Command, Stdio};
@@ -426,4 +427,45 @@ fn a_service_manager_opens_the_sockets_and_keeps_them() {
     runtime.say("down").check(0);
     assert!(broker.wait().expect("wait").success());
     assert_eq!(inode(), before);
+}
+
+#[test]
+fn a_report_holds_what_it_lists() {
+    let runtime = Runtime::up();
+    let file = runtime.dir.join("report.tar.gz");
+    let line = format!("bug-report --out {}", file.display());
+    let said = runtime.say(&line).check(0).stdout;
+    let rows = said.lines().skip(1);
+    let listed: BTreeSet<&str> = rows
+        .take_while(|row| !row.starts_with("written to "))
+        .filter_map(|row| row.split(' ').next())
+        .collect();
+    let tar = |arguments: &[&str]| {
+        let mut tar = Command::new("tar");
+        tar.arg("--file").arg(&file).args(arguments);
+        Ran::new(&mut tar).check(0).stdout
+    };
+    let packed = tar(&["--list"]);
+    let packed: BTreeSet<&str> = packed
+        .lines()
+        .filter_map(|name| name.split_once('/').map(|(_, part)| part))
+        .filter(|part| !part.is_empty())
+        .collect();
+    assert_eq!(listed, packed);
+    assert!(listed.contains("doctor.txt"), "{said}");
+    let connections = tar(&[
+        "--extract",
+        "--to-stdout",
+        "--wildcards",
+        "*/connections.json",
+    ]);
+    let connections: serde_json::Value = serde_json::from_str(&connections).expect("JSON");
+    assert_eq!(connections["schema"], 1);
+    let mode = fs::metadata(&file).expect("the archive").mode();
+    assert_eq!(mode & 0o777, 0o600);
+    runtime.say(&line).fails(6, "is there; give another --out");
+    // Of a broker that does not answer, too.
+    runtime.say("down").check(0);
+    let said = runtime.say("bug-report --list").check(0).stdout;
+    assert!(said.contains("connections.txt"), "{said}");
 }

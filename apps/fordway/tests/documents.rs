@@ -60,6 +60,16 @@ fn documents_have_the_form_of_their_schemas() {
     holds(&runtime.json("domain list"), "domain-list.json");
     holds(&runtime.json("domain show host"), "domain.json");
     holds(&runtime.json("ss --all"), "ss.json");
+    let own = format!("why {}", std::process::id());
+    let why = runtime.json(&own);
+    holds(&why, "why.json");
+    assert_eq!(why["process"]["has_library"], false, "{why}");
+    let said = runtime.say(&own).check(0).stdout;
+    assert!(said.contains("start it by fordway run"), "{said}");
+    runtime
+        .say("why 127.0.0.1:1")
+        .fails(7, "there is no connection of 127.0.0.1:1");
+    runtime.say("why db").fails(2, "db has no port");
     holds(&runtime.json("env"), "env.json");
     // Healthy or not.
     holds(&parsed(&runtime.say("doctor --json")), "doctor.json");
@@ -174,6 +184,15 @@ fn both_ends_say_that_a_downgrade_was_asked_for() {
     }
     let refused = runtime.say(&format!("downgrade {number}"));
     refused.fails(7, "has left its rings");
+    let why = runtime.json(&format!("why {number}"));
+    holds(&why, "why.json");
+    let told = why["connections"].as_array().expect("connections");
+    assert_eq!(told.len(), 1, "{why:#}");
+    assert_eq!(told[0]["ends"].as_array().map(Vec::len), Some(2), "{why:#}");
+    let said = runtime.say("why db:6379").check(0).stdout;
+    let asked = "what changes it: nothing for this connection, which fordway downgrade";
+    let holder = format!("process {} (redis-server)", pair.server.id());
+    assert!(said.contains(asked) && said.contains(&holder), "{said}");
 
     // What a client gains, as a document.
     let try_out = "try --json --domain web -- redis-benchmark -h db -n 100000 -c 2 -t get -q";
