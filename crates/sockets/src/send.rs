@@ -61,8 +61,8 @@ pub fn send<E: End>(end: &E, source: &mut impl Source) -> Result<Moved> {
     };
     let count = wanted.min(room);
     if count < least || count == 0 && wanted != 0 {
-        // For more than this a waiter may not be told of room (`Source::in_all`).
-        return match least > producer.capacity_bytes() / 8 * 3 {
+        // Whoever asks is told of room from a third on (`ready::has_room`): what needs more could ask for ever.
+        return match least * 3 > producer.capacity_bytes() {
             true => leave_small(end, guard, source),
             false => Ok(Moved::Nothing),
         };

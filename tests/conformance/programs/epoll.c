@@ -183,6 +183,30 @@ static void lt_out_of_a_full_one(int fd) {
     show_epoll("room", 5000);
     show_epoll("room", 5000);
 }
+// Whoever asks before each send meets no EAGAIN: room is news all the same.
+static void et_out_of_a_crowded_one(int fd) {
+    static char block[65536];
+    uint64_t sent = 0;
+    int shown;
+    nonblocking(fd, 1);
+    for (int rest = 0; rest < 20;) {
+        if (pollx(fd, POLLOUT, 0, &shown) != 1) {
+            rest++;
+            if (by_kernel) usleep(2000);
+            continue;
+        }
+        fill(block, sent, sizeof block);
+        ssize_t now = send(fd, block, sizeof block, 0);
+        if (now <= 0) die("send");
+        sent += now;
+        rest = 0;
+    }
+    ep = watching(fd, EPOLLOUT | EPOLLET, 1);
+    show_epoll("crowded", 0);
+    ask(RECEIVE, sent);
+    show_epoll("room", 5000);
+    show_epoll("nothing new", 0);
+}
 static void masks_changed(int fd) {
     ep = watching(fd, 0, 1);
     show_epoll("nothing asked", 0);
@@ -475,6 +499,7 @@ const struct test_case cases[] = {
     {"et_two_descriptors", WARM, et_two_descriptors, servant},
     {"et_many_writes_one_edge", WARM, et_many_writes_one_edge, servant},
     {"lt_two_epolls", WARM, lt_two_epolls, servant},
+    {"et_out_of_a_crowded_one", WARM, et_out_of_a_crowded_one, servant},
     {"lt_out_of_a_full_one", WARM, lt_out_of_a_full_one, servant},
     {"masks_changed", WARM, masks_changed, servant},
     {"data_is_kept", WARM, data_is_kept, servant},

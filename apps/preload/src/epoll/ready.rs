@@ -5,7 +5,7 @@ use super::{ERR, ET, HUP, IN, Item, ONESHOT, OUT, PRI, RDHUP};
 use crate::state::{self, Conn, attention};
 use crate::stay;
 use crate::sys::sys;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{Ordering, fence};
 use fordway_abi::shm::{tx_flags, tx_state};
 use fordway_sockets::{ends, ready};
 
@@ -206,7 +206,10 @@ pub fn evaluate(item: &Item, note: bool) -> u32 {
             return 0;
         }
     }
-    let mask = mask_of(conn, fd, events);
+    let mut mask = mask_of(conn, fd, events);
+    if note && edge && events & OUT != 0 && mask & OUT == 0 && wishes_for_room(conn) {
+        mask |= OUT;
+    }
     let ends = mask & (RDHUP | HUP | ERR);
     let mask = (mask | (mask & 0b101) << 6) & (item.asked.load(Ordering::Relaxed) | ERR | HUP);
     if note {
@@ -235,6 +238,20 @@ pub fn note_room_told(conn: &Conn) -> bool {
         conn.rooms.fetch_add(1, Ordering::Relaxed);
     }
     is_news
+}
+
+/// An item of edges asked for room of a ring in vain: that there is some again is an event, whether or not a send has found none
+/// (linux: SOCK_NOSPACE in tcp_poll). True if it has just come.
+#[cold]
+fn wishes_for_room(conn: &Conn) -> bool {
+    let no_space = &conn.own().tx_own.no_space;
+    if conn.producer().state() != tx_state::RING || no_space.load(Ordering::Relaxed) != 0 {
+        return false;
+    }
+    no_space.store(1, Ordering::SeqCst);
+    // SYNC POINT with `Consumer::take`: the wish before the look for room. A waiter that was woken in between found nobody's wish.
+    fence(Ordering::SeqCst);
+    room_came(conn)
 }
 
 /// Whether a send found no room, and there is some now.
