@@ -284,8 +284,13 @@ unsafe extern "C" fn child() {
 /// was taken back from a ring and waits for the kernel's room is waited for.
 pub fn leaving() {
     let deadline_ns = down::deadline(sys::now_ns());
+    let owes = |conn: &&state::Conn| conn.is_paired() && holders(&conn.held) == 1;
+    // One that does not read keeps nothing from the others.
+    for conn in state::conns().filter(owes) {
+        down::flush_now(&conn.end());
+    }
     for conn in state::conns() {
-        if conn.is_paired() && holders(&conn.held) == 1 {
+        if owes(&conn) {
             down::flush_before_end(&conn.end(), deadline_ns);
         }
         let_go(&conn.held);
@@ -298,7 +303,7 @@ pub fn leaving() {
 mod tests {
     use super::*;
     use crate::state::Conn;
-    use crate::testing::{Channel, Silent, free, tables};
+    use crate::testing::{Channel, Silent, free, tables, take_all};
     use std::time::{Duration, Instant};
 
     #[test]
@@ -346,5 +351,30 @@ mod tests {
         let waited = begin.elapsed();
         assert!(channels.iter().all(|channel| channel.owed() != 0));
         assert!(waited < 2 * ONE_WAIT, "{waited:?}");
+    }
+
+    /// Whichever comes first in the table: the peer of one reads only after the other one's has all.
+    #[test]
+    fn an_exit_sends_at_once_what_there_is_room_for() {
+        let _turn = tables();
+        let _broker = Silent::broker();
+        for roomy in 0..2 {
+            let channels = [[86, 87], [88, 89]].map(|ids| Channel::new(ids, |_, _| ()));
+            let counts = [0, 1].map(|at| {
+                channels[at].ends[0].nonblock.store(0, Ordering::Relaxed);
+                channels[at].owe()
+            });
+            let [near, far] = channels[roomy].fds;
+            sys::set_option(near, libc::SOL_SOCKET, libc::SO_SNDBUF, 1_048_576);
+            let other = channels[1 - roomy].fds[1];
+            let peers = std::thread::spawn(move || {
+                let first = take_all(far, counts[roomy], -1);
+                let all = first == counts[roomy];
+                all && take_all(other, counts[1 - roomy], -1) == counts[1 - roomy]
+            });
+            leaving();
+            assert!(channels.iter().all(|channel| channel.owed() == 0));
+            assert!(peers.join().expect("the peers"));
+        }
     }
 }

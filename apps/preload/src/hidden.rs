@@ -98,6 +98,14 @@ fn limit() -> sys::Result<libc::rlimit64> {
     Ok(limit)
 }
 
+/// Above all numbers that descriptors are likely to have, the program's and hidden ones.
+pub fn number_end() -> i32 {
+    /// fs.nr_open, as Linux has it from the start (proc(5)).
+    const OPEN_MAX: u64 = 1 << 20;
+    let _guard = PROCESS.hidden.raising.lock();
+    limit().map_or(OPEN_MAX, |limit| limit.rlim_cur.min(OPEN_MAX)) as i32
+}
+
 /// Whether the program may have a descriptor of this number.
 pub fn is_below_limit(fd: i32) -> bool {
     // Not while another thread raises the limit.

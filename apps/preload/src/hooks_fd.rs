@@ -467,8 +467,12 @@ pub fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
     // As in `close_known`.
     let number = |conn: &Conn| conn.fd.load(Ordering::Relaxed) as u32;
     let goes = |conn: &&Conn| !borrowed && (first..=end).contains(&number(conn));
-    // Their peers share the time of one.
+    // Their peers share the time of one, and one that does not read keeps nothing from the others.
     let deadline_ns = down::deadline(sys::now_ns());
+    state::conns()
+        .filter(goes)
+        .filter(|conn| conn.is_paired())
+        .for_each(|conn| down::flush_now(&conn.end()));
     state::conns()
         .filter(goes)
         .for_each(|conn| upgrade::flush_before_closing(conn, deadline_ns));
@@ -496,7 +500,14 @@ pub fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
 
 /// As closefrom(3).
 pub fn closefrom(first: c_int) {
-    close_range(first.max(0) as u32, u32::MAX, 0);
+    let first = first.max(0);
+    if close_range(first as u32, u32::MAX, 0) == 0 {
+        return;
+    }
+    // A kernel before 5.9, or a container's filter that does not know the call: each by itself, as libc does then.
+    for fd in first..hidden::number_end() {
+        close(fd);
+    }
 }
 
 /// As dup(2).

@@ -561,6 +561,12 @@ pub fn flush_before_end(end: &impl End, deadline_ns: u64) -> bool {
     flush_until(end, Some(deadline_ns))
 }
 
+/// What is owed goes as far as the kernel has room for it, which is not waited for. Before a wait for one peer, for all others'
+/// sake.
+pub fn flush_now(end: &impl End) {
+    flush_until(end, None);
+}
+
 /// The same until then, and a little longer if that is past; `None`: nothing is waited for.
 fn flush_until(end: &impl End, deadline_ns: Option<u64>) -> bool {
     let begin = end.now_ns();

@@ -1,6 +1,10 @@
 // Descriptors: copied, replaced, closed in every order, used up.
 #include "try.h"
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 
 // One byte there and back by any descriptor: which must go by the ring, and did.
@@ -156,6 +160,17 @@ static void numbers_b(int unused) {
     step();
 }
 
+// A container's filter that is older than the call.
+static void without_close_range(void) {
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_close_range, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {.len = sizeof filter / sizeof *filter, .filter = filter};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) die("filter: %s", error_name(errno));
+}
 // Everything closed, as daemons do; a new connection goes by the ring all the same.
 static void close_all(int how) {
     if (how == 0) close_range(3, ~0u, 0);
@@ -164,10 +179,14 @@ static void close_all(int how) {
     if (how == 3) close_range(3, ~0u, CLOSE_RANGE_UNSHARE);
     if (how == 4) for (int fd = 3; fd < 20000; fd++) syscall(SYS_close, fd);
     if (how == 5) syscall(SYS_close_range, 3, ~0u, 0);
+    if (how == 6) {
+        without_close_range();
+        closefrom(3);
+    }
 }
 static void closing_a(int unused) {
     (void)unused;
-    for (int how = 0; how < 6; how++) {
+    for (int how = 0; how < 7; how++) {
         int port, listener = listen_any(&port);
         tell(port);
         int fd = accept(listener, NULL, NULL);
@@ -180,7 +199,7 @@ static void closing_a(int unused) {
 }
 static void closing_b(int unused) {
     (void)unused;
-    for (int how = 0; how < 6; how++) {
+    for (int how = 0; how < 7; how++) {
         int fd = dial(hear());
         warm(fd, 1);
         echo(fd);
