@@ -19,12 +19,12 @@ static void takes_both(int fd) {
     (void)fd;
     begin_dual();
     show_names("wild", dual);
-    for (int i = 0; i < 3; i++) {
-        b_put(0, v4("127.0.0.1", port), "by four");
-        b_put(6, v6("::1", port), "by six");
+    // One after the other: between two senders there is no order.
+    for (int i = 0; i < 6; i++) {
+        b_put(i & 1 ? 6 : 0, i & 1 ? v6("::1", port) : v4("127.0.0.1", port), i & 1 ? "by six" : "by four");
+        fence();
+        show_all("came", dual);
     }
-    fence();
-    show_all("came", dual);
 }
 static void answers_both(int fd) {
     (void)fd;
