@@ -17,6 +17,8 @@ use std::collections::BTreeMap;
 
 /// At most this many pairs are tried for each one that is wanted.
 const ATTEMPTS_PER_RUN: usize = 3;
+/// Of a run of few pairs, as long as there is none.
+const ATTEMPTS_MIN: usize = 20;
 
 /// Pairs of samples, ours first, all of one regime.
 #[derive(Debug)]
@@ -35,7 +37,8 @@ pub fn pairs(
     mut theirs: impl FnMut() -> Result<Sample>,
 ) -> Result<Option<Taken>> {
     let mut pairs: BTreeMap<Regime, Vec<(Sample, Sample)>> = BTreeMap::new();
-    for attempt in 0..runs * ATTEMPTS_PER_RUN {
+    // A row of no pair at all would be missing.
+    for attempt in 0..(runs * ATTEMPTS_PER_RUN).max(ATTEMPTS_MIN) {
         let done = pairs.values().map(Vec::len).max().unwrap_or(0);
         let repeated = attempt >= runs && done > 0;
         if done == runs || repeated && !pace.may_repeat() {

@@ -2,8 +2,8 @@
 //!
 //! Each part is a file: what a command of Fordway's own says, what the machine says of itself, the configuration, and the ends of the
 //! logs. All are written into a private directory first, so that the list which is printed is of what goes into the archive; `tar`
-//! makes it, and `--list` stops before that. A part that fails, or takes too long, is there with what it has said: of a broker that
-//! hangs, that is the report.
+//! makes it, and `--list` stops before that. A part that fails, or takes too long, is there with what it has said. What asks the
+//! broker is asked at once, and has longer than the broker may take to answer: so doctor says of one that hangs that it does.
 //!
 //! No part holds payload. Of the configuration, values whose key sounds like a secret are left out.
 
@@ -14,17 +14,18 @@ use crate::show::print;
 use crate::table::{Table, bytes};
 use crate::up::{LOG, LOG_BEFORE};
 use fordway_abi::ABI_VERSION;
+use rustix::fs::OFlags;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Of a log, its end.
 const LOG_BYTES_MAX: u64 = 1 << 20;
-/// How long one command may take, and between two looks.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long commands may take, and between two looks. More than a broker has for an answer.
+const PATIENCE: Duration = Duration::from_secs(40);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// What a key has in it whose value is nobody's business.
 const SECRETS: [&str; 4] = ["token", "password", "secret", "key"];
@@ -115,10 +116,15 @@ impl Report {
         self.add("version.txt", version.as_bytes())?;
         let own = std::env::current_exe()
             .map_err(|error| Failure::io("the path of this program", &error))?;
+        let until = Instant::now() + PATIENCE;
+        let mut begun = Vec::new();
         for (part, words) in OWN {
             let mut command = Command::new(&own);
             command.arg("--runtime-dir").arg(runtime_dir).args(words);
-            self.run(part, &mut command)?;
+            begun.push(self.begin(part, &mut command)?);
+        }
+        for part in begun {
+            part.finish(until)?;
         }
         for (part, words) in MACHINE {
             self.run_words(part, words)?;
@@ -129,12 +135,16 @@ impl Report {
         if let Ok(text) = fs::read_to_string("/etc/os-release") {
             self.add("os-release.txt", text.as_bytes())?;
         }
-        if let Ok(text) = fs::read_to_string(DEFAULT_FILE) {
-            self.add("fordway.toml", without_secrets(&text).as_bytes())?;
+        match fs::read_to_string(DEFAULT_FILE) {
+            Ok(text) => self.add("fordway.toml", without_secrets(&text).as_bytes())?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => self.add("fordway.toml", format!("{error}\n").as_bytes())?,
         }
         for log in [LOG, LOG_BEFORE] {
-            if let Ok(end) = end_of(&runtime_dir.join(log)) {
-                self.add(log, &end)?;
+            match end_of(&runtime_dir.join(log)) {
+                Ok(end) => self.add(log, &end)?,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => self.add(log, format!("{error}\n").as_bytes())?,
             }
         }
         Ok(())
@@ -148,24 +158,19 @@ impl Report {
         let Some((program, arguments)) = words.split_first() else {
             return Ok(());
         };
-        self.run(part, Command::new(program).args(arguments))
+        let begun = self.begin(part, Command::new(program).args(arguments))?;
+        begun.finish(Instant::now() + PATIENCE)
     }
 
-    /// What a command says on both of its streams, and how it ended if not well.
-    fn run(&self, part: &str, command: &mut Command) -> Result<(), Failure> {
+    /// Starts a command whose part is what it says on both of its streams.
+    fn begin(&self, part: &str, command: &mut Command) -> Result<Begun, Failure> {
         let failed = |error: io::Error| Failure::io(part, &error);
-        let mut file = File::create(self.dir().join(part)).map_err(failed)?;
+        let file = File::create(self.dir().join(part)).map_err(failed)?;
         let [out, err] = [file.try_clone(), file.try_clone()];
         command.stdin(Stdio::null()).stdout(out.map_err(failed)?);
         command.stderr(err.map_err(failed)?);
-        let end = match command.spawn() {
-            Ok(mut child) => within_patience(&mut child).map_err(failed)?,
-            Err(error) => Some(error.to_string()),
-        };
-        match end {
-            Some(end) => writeln!(file, "{end}").map_err(failed),
-            None => Ok(()),
-        }
+        let child = command.spawn();
+        Ok(Begun { file, child })
     }
 
     fn list(&self) -> Result<String, Failure> {
@@ -190,18 +195,15 @@ impl Report {
         let file = open.write(true).create_new(true).mode(0o600).open(out);
         let file = file.map_err(|error| Failure::io(out.display(), &error))?;
         let mut tar = Command::new("tar");
-        tar.args(["--create", "--gzip", "--directory"]);
+        tar.args(["--create", "--gzip", "--file=-", "--directory"]);
         tar.arg(&self.within).arg(&self.name).stdout(file);
-        let ended = tar.status().map_err(|error| {
-            Failure::new(Exit::Missing, format!("tar: {error}; apt install tar"))
-        })?;
-        match ended.success() {
-            true => Ok(()),
-            false => {
-                let _ = fs::remove_file(out);
-                Err(Failure::internal(format!("tar: {ended}")))
-            }
-        }
+        let failure = match tar.status() {
+            Ok(ended) if ended.success() => return Ok(()),
+            Ok(ended) => Failure::internal(format!("tar: {ended}")),
+            Err(error) => Failure::new(Exit::Missing, format!("tar: {error}; apt install tar")),
+        };
+        let _ = fs::remove_file(out);
+        Err(failure)
     }
 }
 
@@ -211,9 +213,29 @@ impl Drop for Report {
     }
 }
 
-/// Waits for a command, and ends one that takes too long; what is to be said of its end, if anything.
-fn within_patience(child: &mut std::process::Child) -> io::Result<Option<String>> {
-    let until = Instant::now() + PATIENCE;
+/// A command that was started, or could not be.
+struct Begun {
+    file: File,
+    child: io::Result<Child>,
+}
+
+impl Begun {
+    /// Waits for its end, and ends it at `until`; if it ended badly, its part says how.
+    fn finish(mut self, until: Instant) -> Result<(), Failure> {
+        let end = match &mut self.child {
+            Ok(child) => end_of_child(child, until),
+            Err(error) => Ok(Some(error.to_string())),
+        };
+        let said = end.and_then(|end| match end {
+            Some(end) => writeln!(self.file, "{end}"),
+            None => Ok(()),
+        });
+        said.map_err(|error| Failure::io("a part of the report", &error))
+    }
+}
+
+/// What is to be said of it, if anything.
+fn end_of_child(child: &mut Child, until: Instant) -> io::Result<Option<String>> {
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok((!status.success()).then(|| status.to_string()));
@@ -221,15 +243,27 @@ fn within_patience(child: &mut std::process::Child) -> io::Result<Option<String>
         if Instant::now() >= until {
             child.kill()?;
             child.wait()?;
-            return Ok(Some(format!("ended, for it took {PATIENCE:?}")));
+            return Ok(Some("ended, for it took too long".to_owned()));
         }
         std::thread::sleep(LOOK_AGAIN);
     }
 }
 
+/// The end of a log. The directory may be another user's, who may have put anything in the log's place: only a file of that user's
+/// own is read, and none is waited for.
 fn end_of(log: &Path) -> io::Result<Vec<u8>> {
-    let mut file = File::open(log)?;
-    let length = file.metadata()?.len();
+    let mut open = File::options();
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let mut file = open
+        .read(true)
+        .custom_flags(flags.bits() as i32)
+        .open(log)?;
+    let data = file.metadata()?;
+    let dir = log.parent().map(fs::metadata).transpose()?;
+    if !data.is_file() || dir.is_none_or(|dir| dir.uid() != data.uid()) {
+        return Err(io::Error::other("no file of the broker's"));
+    }
+    let length = data.len();
     file.seek(SeekFrom::Start(length.saturating_sub(LOG_BYTES_MAX)))?;
     let mut end = Vec::new();
     file.take(LOG_BYTES_MAX).read_to_end(&mut end)?;
@@ -266,6 +300,20 @@ mod tests {
         let expected =
             "network = \"10.9.0.0/16\"\n[web]\nadmin_token = (left out)\n# Password= (left out)\n";
         assert_eq!(kept, expected);
+    }
+
+    #[test]
+    fn nothing_but_a_file_of_the_owners_is_a_log() {
+        let report = Report::new("fordway-report-of-a-log").expect("a directory");
+        let log = report.dir().join(LOG);
+        fs::write(&log, "lines").expect("a log");
+        assert_eq!(end_of(&log).expect("its end"), b"lines");
+        fs::remove_file(&log).expect("it is there");
+        std::os::unix::fs::symlink("/etc/passwd", &log).expect("a link");
+        assert!(end_of(&log).is_err());
+        fs::remove_file(&log).expect("it is there");
+        let made = Command::new("mkfifo").arg(&log).status().expect("mkfifo");
+        assert!(made.success() && end_of(&log).is_err());
     }
 
     #[test]

@@ -44,7 +44,7 @@ enum Known {
 }
 
 /// Arguments whose values the broker knows: command, id, what.
-const KNOWN: [(&str, &str, Known); 9] = [
+const KNOWN: [(&str, &str, Known); 8] = [
     ("run", "domain", Known::Domains),
     ("try", "domain", Known::Domains),
     ("ss", "domain", Known::Domains),
@@ -53,7 +53,6 @@ const KNOWN: [(&str, &str, Known); 9] = [
     ("filter trace", "from", Known::Domains),
     ("filter trace", "to", Known::Domains),
     ("downgrade", "channel", Known::Connections),
-    ("why", "what", Known::Domains),
 ];
 
 /// Candidates, and what they mean.

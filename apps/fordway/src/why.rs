@@ -14,6 +14,7 @@ use crate::show::{document, print};
 use crate::ss::{marked, named};
 use crate::table::{bytes, folded};
 use crate::trace::End;
+use fordway_abi::control::Protocol;
 use fordway_abi::reason::Reason;
 use fordway_platform::elf;
 use fordwayd::admin::{Connection, Domain, Reply, Request, SCHEMA};
@@ -26,20 +27,26 @@ use std::path::Path;
 
 /// `fordway why`.
 pub fn why(broker: &Broker, why: &Why) -> Outcome {
-    let asked = Asked::parse(&why.what)?;
     let connections = match broker.ask(&Request::Connections)? {
         Reply::Connections { connections } => connections,
         other => return Err(unexpected(&other)),
     };
     let domains = broker.domains()?;
-    let told = pairs(connections, |one| asked.means(one));
-    // A number that connections have is not asked about as a process's.
-    let process = match asked {
-        Asked::Number(number) if told.is_empty() => Process::look(number),
-        _ => None,
-    };
-    if told.is_empty() && process.is_none() {
-        return Err(Failure::new(Exit::NotFound, asked.missing(&why.what)));
+    // An end as fordway ss shows it, too, whatever else the word could be.
+    let asked = Asked::parse(&why.what);
+    let told = pairs(connections, |one| {
+        is_shown_as(one, &why.what, &domains) || asked.as_ref().is_ok_and(|asked| asked.means(one))
+    });
+    let mut process = None;
+    if told.is_empty() {
+        let asked = asked?;
+        // A number that connections have is not asked about as a process's.
+        if let Asked::Number(number) = asked {
+            process = Process::look(number);
+        }
+        if process.is_none() {
+            return Err(Failure::new(Exit::NotFound, asked.missing(&why.what)));
+        }
     }
     if why.json.json {
         return document(&json!({ "schema": SCHEMA, "connections": told, "process": process }));
@@ -96,6 +103,11 @@ impl Asked {
     }
 }
 
+fn is_shown_as(one: &Connection, word: &str, domains: &[Domain]) -> bool {
+    let near = marked(one, named(domains, &one.local, Some(&one.domain)));
+    near == word || named(domains, &one.remote, one.peer_domain.as_ref()) == word
+}
+
 /// Whether an end that is listed so is the one that was given.
 fn is_at(end: &End, address: &str, domain: Option<&String>) -> bool {
     let Ok(address) = address.parse::<SocketAddr>() else {
@@ -119,7 +131,7 @@ struct Told {
 /// One reason.
 #[derive(Debug, Serialize, PartialEq, Eq)]
 struct Because {
-    word: &'static str,
+    word: String,
     text: &'static str,
     advice: &'static str,
 }
@@ -152,11 +164,13 @@ impl Told {
     fn of(ends: Vec<Connection>) -> Told {
         let mut reasons: Vec<Because> = Vec::new();
         let words = ends.iter().filter_map(|end| end.reason.as_deref());
-        for reason in words.filter_map(Reason::from_word) {
+        for word in words {
+            let known = Reason::from_word(word).map(|reason| (reason.text(), reason.advice()));
+            let (text, advice) = known.unwrap_or(UNKNOWN);
             let one = Because {
-                word: reason.word(),
-                text: reason.text(),
-                advice: reason.advice(),
+                word: word.to_owned(),
+                text,
+                advice,
             };
             if !reasons.contains(&one) {
                 reasons.push(one);
@@ -179,13 +193,18 @@ impl Told {
         let mut text = format!("{near_marked} -- {far}: {path}{number}\n");
         let names = [(&near, Some(first)), (&far, self.ends.get(1))];
         for (name, end) in names {
-            let holder = end.map_or_else(|| NO_PROGRAM.to_owned(), holder);
+            let holder = end.map_or_else(|| NOT_LISTED.to_owned(), holder);
             let _ = writeln!(text, "  {name}: {holder}");
         }
         let rings = first.ring_bytes_tx.saturating_add(first.ring_bytes_rx);
         let kernel = first.kernel_bytes_tx.saturating_add(first.kernel_bytes_rx);
         let [rings, kernel] = [rings, kernel].map(bytes);
-        let _ = writeln!(text, "  bytes: {rings} by rings, {kernel} by the kernel");
+        // Of UDP the kernel counts none.
+        let by_kernel = match first.protocol == Protocol::Udp.word() {
+            true => String::new(),
+            false => format!(", {kernel} by the kernel"),
+        };
+        let _ = writeln!(text, "  bytes: {rings} by rings{by_kernel}");
         if path == "stack" {
             text += "  its bytes go by the network stack of its domain's own\n";
         }
@@ -201,6 +220,13 @@ impl Told {
     }
 }
 
+/// Of a broker of another release.
+const UNKNOWN: (&str, &str) = (
+    "a reason that this release does not know",
+    "look into the manual of the broker's release",
+);
+/// Of a far end without a row: behind a translation, or in a namespace that the broker does not see.
+const NOT_LISTED: &str = "not listed";
 /// Who holds an end that is not listed as a program's with the library.
 const NO_PROGRAM: &str = "no program with the library";
 
@@ -216,8 +242,13 @@ fn holder(end: &Connection) -> String {
 }
 
 fn name_of(pid: i32) -> Option<String> {
-    let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
-    Some(name.trim_end().to_owned())
+    let name = fs::read(format!("/proc/{pid}/comm")).ok()?;
+    Some(shown(String::from_utf8_lossy(&name).trim_end()))
+}
+
+/// Words of a program's own, for a terminal: what would move its cursor is replaced.
+fn shown(word: &str) -> String {
+    word.replace(char::is_control, "?")
 }
 
 /// What /proc says of a process.
@@ -235,17 +266,22 @@ impl Process {
     fn look(number: u64) -> Option<Process> {
         let pid = i32::try_from(number).ok().filter(|pid| *pid > 0)?;
         let name = name_of(pid)?;
-        let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok();
-        let has_library = maps.filter(|maps| !maps.is_empty());
-        let has_library = has_library.map(|maps| maps.contains(places::SHIM));
+        let maps = fs::read(format!("/proc/{pid}/maps")).ok();
+        let maps = maps.map(|maps| String::from_utf8_lossy(&maps).into_owned());
+        let is_empty = maps.as_ref().is_some_and(String::is_empty);
+        let has_library = maps.map(|maps| maps.contains(places::SHIM));
         let file = format!("/proc/{pid}/exe");
         let image = elf::inspect(Path::new(&file)).ok();
         let obstacle = image.and_then(|image| image.obstacle);
         let program = fs::read_link(&file).ok();
         let obstacle = obstacle.zip(program).map(|(obstacle, program)| {
-            let program = program.display();
+            let program = shown(&program.to_string_lossy());
             format!("{program} {}", obstacle.text())
         });
+        let obstacle = match is_empty {
+            true => Some("it has no memory: a thread of the kernel's, or ended".to_owned()),
+            false => obstacle,
+        };
         Some(Process {
             pid,
             name,
@@ -310,6 +346,22 @@ mod tests {
     }
 
     #[test]
+    fn an_end_is_asked_about_as_it_is_shown() {
+        let domains = [domain("db", [10, 77, 0, 3]), domain("web", [10, 77, 0, 4])];
+        let udp = Connection {
+            protocol: "udp".into(),
+            local: "127.0.0.1:53".into(),
+            ..end("web", 53, "kernel", Some("of-tomorrow"))
+        };
+        let word = "udp:web/127.0.0.1:53";
+        assert!(is_shown_as(&udp, word, &domains) && !is_shown_as(&udp, "web:53", &domains));
+        let text = Told::of(vec![udp]).text(&domains);
+        let by_kernel = text.contains("by the kernel");
+        assert!(!by_kernel && text.contains("(of-tomorrow)"), "{text}");
+        assert_eq!(shown("a\x1b[2J\nb"), "a?[2J?b");
+    }
+
+    #[test]
     fn a_reason_comes_with_what_changes_it() {
         let asked = Asked::parse("web:39000").expect("an end");
         let told = pairs(listing(), |one| asked.means(one));
@@ -319,7 +371,7 @@ mod tests {
         let expected = format!(
             "web:39000 -- db:6379: kernel
   web:39000: {}
-  db:6379: no program with the library
+  db:6379: not listed
   bytes: 39.0K by rings, 0 by the kernel
   why: {} (no-peer)
   what changes it: {}

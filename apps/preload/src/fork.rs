@@ -285,7 +285,7 @@ unsafe extern "C" fn child() {
 pub fn leaving() {
     let deadline_ns = down::deadline(sys::now_ns());
     let owes = |conn: &&state::Conn| conn.is_paired() && holders(&conn.held) == 1;
-    // One that does not read keeps nothing from the others.
+    // A peer that does not read keeps nothing from the others for which the kernel has room.
     for conn in state::conns().filter(owes) {
         down::flush_now(&conn.end());
     }

@@ -98,7 +98,7 @@ fn limit() -> sys::Result<libc::rlimit64> {
     Ok(limit)
 }
 
-/// Above all numbers that descriptors are likely to have, the program's and hidden ones.
+/// Above all numbers that the program's descriptors are likely to have.
 pub fn number_end() -> i32 {
     /// fs.nr_open, as Linux has it from the start (proc(5)).
     const OPEN_MAX: u64 = 1 << 20;

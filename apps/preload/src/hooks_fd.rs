@@ -467,12 +467,11 @@ pub fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
     // As in `close_known`.
     let number = |conn: &Conn| conn.fd.load(Ordering::Relaxed) as u32;
     let goes = |conn: &&Conn| !borrowed && (first..=end).contains(&number(conn));
-    // Their peers share the time of one, and one that does not read keeps nothing from the others.
+    // Their peers share the time of one, and one that does not read keeps nothing from the others for which the kernel has room.
     let deadline_ns = down::deadline(sys::now_ns());
     state::conns()
         .filter(goes)
-        .filter(|conn| conn.is_paired())
-        .for_each(|conn| down::flush_now(&conn.end()));
+        .for_each(upgrade::flush_now_before_closing);
     state::conns()
         .filter(goes)
         .for_each(|conn| upgrade::flush_before_closing(conn, deadline_ns));
@@ -504,7 +503,7 @@ pub fn closefrom(first: c_int) {
     if close_range(first as u32, u32::MAX, 0) == 0 {
         return;
     }
-    // A kernel before 5.9, or a container's filter that does not know the call: each by itself, as libc does then.
+    // A kernel before 5.9, or a container's filter that does not know the call: each by itself.
     for fd in first..hidden::number_end() {
         close(fd);
     }

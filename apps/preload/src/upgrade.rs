@@ -707,13 +707,24 @@ pub fn closing(conn: &Conn) {
     leave_closed(conn, |_| !has_relatives || is_left(conn));
 }
 
+/// Whether the close of its number ends the connection: nobody else holds it, or sleeps on it.
+fn ends_with_close(conn: &Conn) -> bool {
+    let is_last =
+        || conn.refs.load(Ordering::Relaxed) == 1 && conn.sleepers.load(Ordering::SeqCst) == 0;
+    conn.is_paired() && is_last() && !is_shared(conn)
+}
+
+/// What goes without a wait before any close of several that may wait for its peer.
+pub fn flush_now_before_closing(conn: &Conn) {
+    if ends_with_close(conn) {
+        down::flush_now(&conn.end());
+    }
+}
+
 /// What [`closing`] would wait for, while handlers may still run. Nothing where others hold the connection as well, or
 /// sleep on it: it may not end now. What is closed together has one deadline.
 pub fn flush_before_closing(conn: &Conn, deadline_ns: u64) {
-    let is_last =
-        || conn.refs.load(Ordering::Relaxed) == 1 && conn.sleepers.load(Ordering::SeqCst) == 0;
-    let waits = conn.is_paired() && is_last() && !is_shared(conn);
-    let until_ns = match waits {
+    let until_ns = match ends_with_close(conn) {
         true if ends::flush_before_close(&conn.end(), deadline_ns) => deadline_ns,
         true => IN_VAIN,
         // Whatever it is that ends it later, waits anew.

@@ -49,28 +49,28 @@ reasons! {
         "the far end's next calls; a program that never reads or sends keeps it waiting";
     /// No program under Fordway holds the other end.
     NoPeer = 3, "no-peer", "the other end is outside Fordway or its program is not preloaded",
-        "start the program at the other end by fordway run, too";
+        "start the program at the other end by fordway run, without --path kernel; fordway why PID says if it cannot have the library";
     /// Addresses were translated on the way, and what the kernel shows of it joins no two ends.
     Nat = 4, "nat", "addresses are translated on the way, by somebody who cannot vouch for both ends",
         "use the domain's own address, or a port that fordway run --publish or the engine's host translates";
     /// The local address was not assigned to the namespace of that end.
     Unassigned = 5, "unassigned", "an end's address was not assigned to its network namespace by the registry",
-        "register the address: fordway domain attach NAME --ip ADDRESS --pid PID";
+        "register the namespace: fordway domain attach NAME --ip ADDRESS --pid PID; between the host's programs (--here) and domains, an uplink: fordway up --uplink";
     /// No broker answers.
     NoBroker = 6, "no-broker", "no broker answers on the control socket",
         "start the broker: fordway up";
     /// Shared memory could not be had.
     NoMemory = 7, "no-memory", "shared memory, slots or descriptors for a channel could not be had",
-        "raise ring_memory_max (fordway.toml) or the limit of descriptors, or close idle connections; further calls offer it again";
+        "a larger ring_memory_max when the broker starts next, a higher limit of descriptors, or fewer idle connections; further calls offer it again, unless its messages need a larger ring than there is";
     /// ABI versions differ.
     Version = 8, "version", "the shim and the broker have unlike ABI versions",
-        "start the programs of the older release again, and the broker if it is older: fordway down --keep-domains; fordway up";
+        "start the programs of the older release again; a broker that is older: systemctl restart fordway, or fordway down --keep-domains and fordway up with the options that it had";
     /// `--path kernel`.
     Policy = 9, "policy", "the program was started with --path kernel",
         "start the program without --path kernel";
     /// A program without the shim took over by exec.
     Exec = 10, "exec", "the descriptor was kept across exec",
-        "nothing for this connection; those that the program makes itself get rings";
+        "nothing for this connection; those that a program with the library makes itself get rings";
     /// The descriptor was passed by SCM_RIGHTS.
     Passed = 11, "passed", "the descriptor was passed to another process",
         "nothing for this connection; one that a single process accepts and keeps gets rings";

@@ -85,8 +85,8 @@ pub(crate) fn hand_over<E: End>(end: &E, guard: E::Guard<'_>, producer: &Produce
     }
 }
 
-/// A ring that is too small for what is to go in one piece, and cannot grow: who waits for room is told
-/// of half a ring. It is left for the kernel, which has the room.
+/// A ring that is too small for what is to go in one piece, and cannot grow: who asks for room is told
+/// of a third of a ring. It is left for the kernel, which has the room.
 #[cold]
 fn leave_small<E: End>(end: &E, guard: E::Guard<'_>, source: &mut impl Source) -> Result<Moved> {
     drop(guard);

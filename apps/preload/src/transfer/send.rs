@@ -269,8 +269,8 @@ impl Source for Parts<'_> {
     }
 
     fn in_all(&self) -> usize {
-        // A waiter is told of room once half of the ring is free. That has to be enough for a record, and to be
-        // seen: at most three eighths (`Consumer::take`).
+        // A waiter is woken once half of the ring is free, and who asks is told of room from a third on. That has to be
+        // enough for a record.
         match self.buffers.is_record {
             false => self.buffers.total - self.skip,
             true => self.buffers.total * 3,
