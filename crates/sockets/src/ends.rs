@@ -181,12 +181,24 @@ pub(crate) fn send<E: End>(
         };
     }
     match reset {
-        None => source.by_kernel(),
+        None => by_kernel_behind(end, source),
         Some(Some(libc::ECONNRESET)) => Err(libc::ECONNRESET),
         Some(_) => {
             source.break_pipe();
             Err(libc::EPIPE)
         }
+    }
+}
+
+/// What the program was told by the ring, the kernel may come to know a moment later: it is told once (linux: sk_stream_error).
+fn by_kernel_behind(end: &impl End, source: &mut impl Source) -> Result<Moved> {
+    let was_told = !is_untold(end);
+    match source.by_kernel() {
+        Err(libc::ECONNRESET) if was_told => {
+            source.break_pipe();
+            Err(libc::EPIPE)
+        }
+        moved => moved,
     }
 }
 
