@@ -96,11 +96,17 @@ impl Registry {
             .collect()
     }
 
-    /// SO_COOKIE of programs' ends of pairs with their stacks whose channels go past these.
+    /// SO_COOKIE of programs' ends of pairs with their stacks whose channels go past these, or went, where the end has left its channel
+    /// and was not offered anew.
     pub fn ends_past_stacks(&self) -> impl Iterator<Item = u64> + '_ {
         let ends = self.by_end.values().filter_map(|key| self.conn(*key));
         let past = ends.filter(|conn| {
-            conn.facts.shown.pair.is_some() && matches!(conn.state, ConnState::Channel { .. })
+            let has_or_had_channel = match conn.state {
+                ConnState::Channel { .. } => true,
+                ConnState::Kernel(past) => past.channel_id != 0,
+                ConnState::Offered { .. } => false,
+            };
+            conn.facts.shown.pair.is_some() && has_or_had_channel
         });
         past.map(|conn| conn.facts.cookie)
     }

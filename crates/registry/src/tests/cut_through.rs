@@ -123,8 +123,11 @@ fn two_programs_on_stacks_get_rings_past_both() {
         let left = report(1, channel, status::KERNEL);
         f.registry.status(process, left).expect("status");
     }
+    // Until then what they have carried is told of the connection.
+    assert_eq!(f.registry.ends_past_stacks().count(), 2);
     let mut actions = f.registry.offer(f.stacks[0], 1, f.pairs[0].1);
     actions.extend(f.registry.offer(a, 1, f.pairs[0].0));
+    assert_eq!(f.registry.ends_past_stacks().count(), 1);
     let actions = f.answered(actions);
     assert_eq!(who(&pairs(&actions)), [(a, 0), (f.stacks[0], 0)]);
 }
