@@ -302,6 +302,9 @@ impl<'a> Conn<'a> {
         };
         let found = match request.method {
             Method::Get | Method::Head if request.has_coding => Err(Status::NotImplemented),
+            Method::Get | Method::Head if !server.is_meant(request.host) => {
+                Err(Status::MisdirectedRequest)
+            }
             Method::Get | Method::Head => match server.find(request.target) {
                 Found::Bad => Err(Status::BadRequest),
                 Found::Nothing => Err(Status::NotFound),

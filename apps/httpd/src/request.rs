@@ -25,6 +25,8 @@ pub(crate) struct Request<'r> {
     pub method: Method,
     /// Path and query.
     pub target: &'r [u8],
+    /// Whom the client means, with a port perhaps.
+    pub host: Option<&'r [u8]>,
     pub is_http_1_0: bool,
     pub keep_alive: bool,
     /// Of the body that follows; nobody wants it.
@@ -83,6 +85,7 @@ fn meaning<'r>(
     let mut request = Request {
         method,
         target: target(path, method)?,
+        host: None,
         is_http_1_0: minor == 0,
         keep_alive: minor == 1,
         body_bytes: 0,
@@ -99,7 +102,10 @@ fn meaning<'r>(
         let (name, value) = (line.name.as_bytes(), line.value);
         // The length of a name tells most of them apart.
         match name.len() {
-            4 if is_word(name, b"host") => hosts += 1,
+            4 if is_word(name, b"host") => {
+                request.host = Some(value);
+                hosts += 1;
+            }
             5 if is_word(name, b"range") => request.range = Some(value),
             8 if is_word(name, b"if-range") => request.if_range = Some(value),
             8 if is_word(name, b"if-match") => request.if_match = Some(value),

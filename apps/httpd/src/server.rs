@@ -77,11 +77,14 @@ impl Refused {
 }
 
 type MakePage<'a> = Box<dyn FnMut(&str) -> Page + 'a>;
+type IsOwnName<'a> = Box<dyn Fn(&[u8]) -> bool + 'a>;
 
 /// See the crate's description.
 pub struct Server<'a> {
     pub(crate) site: Site<'a>,
     pages: Vec<(String, MakePage<'a>)>,
+    /// `None`: whatever name leads here is the server's.
+    is_own_name: Option<IsOwnName<'a>>,
     pub(crate) limits: Limits,
     pub(crate) date: Option<Date>,
     date_s: u64,
@@ -111,6 +114,7 @@ impl<'a> Server<'a> {
         Ok(Server {
             site: Site::new(archive)?,
             pages: Vec::new(),
+            is_own_name: None,
             limits,
             date: None,
             date_s: 0,
@@ -125,6 +129,17 @@ impl<'a> Server<'a> {
     /// same path goes first.
     pub fn add_page(&mut self, path: &str, make: impl FnMut(&str) -> Page + 'a) {
         self.pages.push((path.into(), Box::new(make)));
+    }
+
+    /// Answers only requests to such hosts (as in the Host line, with a port perhaps): of another name's owner, who has
+    /// it lead here, the pages are none of the business (RFC 9110, 15.5.20).
+    pub fn answer_only(&mut self, is_own_name: impl Fn(&[u8]) -> bool + 'a) {
+        self.is_own_name = Some(Box::new(is_own_name));
+    }
+
+    pub(crate) fn is_meant(&self, host: Option<&[u8]>) -> bool {
+        let is_own = self.is_own_name.as_ref();
+        is_own.is_none_or(|is_own| host.is_none_or(is_own))
     }
 
     /// The time of day for the Date line, seconds since 1970; cheap to call often. Without it

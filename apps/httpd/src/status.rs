@@ -38,6 +38,7 @@ statuses! {
     ContentTooLarge = 413 "Content Too Large",
     UriTooLong = 414 "URI Too Long",
     RangeNotSatisfiable = 416 "Range Not Satisfiable",
+    MisdirectedRequest = 421 "Misdirected Request",
     HeaderFieldsTooLarge = 431 "Request Header Fields Too Large",
     NotImplemented = 501 "Not Implemented",
     ServiceUnavailable = 503 "Service Unavailable",

@@ -298,6 +298,20 @@ fn pages_are_made_at_each_request() {
 }
 
 #[test]
+fn requests_to_others_are_refused_and_the_connection_goes_on() {
+    let tar = site();
+    let mut server = Server::new(&tar, Limits::default()).unwrap();
+    server.answer_only(|host| host == b"a:1");
+    let mut conn = server.accept(0).unwrap();
+    let request = b"GET / HTTP/1.1\r\nHost: a:1\r\n\r\nGET / HTTP/1.1\r\nHost: b\r\n\r\n\
+        POST / HTTP/1.1\r\nHost: b\r\n\r\nGET / HTTP/1.0\r\n\r\n";
+    let all = replies(&exchange(&mut server, &mut conn, request), &[]);
+    let statuses: Vec<u16> = all.iter().map(|reply| reply.status).collect();
+    assert_eq!(statuses, [200, 421, 405, 200]);
+    assert_eq!(server.stats().errors, 2);
+}
+
+#[test]
 fn requests_wait_while_many_replies_are_queued_and_none_is_lost() {
     let tar = site();
     let mut server = Server::new(&tar, Limits::default()).unwrap();
