@@ -73,8 +73,10 @@ const SIOCATMARK: u64 = 0x8905;
 /// What is left of a part.
 #[derive(Clone, Copy, Debug)]
 pub struct Confined<'a> {
-    /// User and group; 0: everything stays as it is (tests, and who runs a part by hand).
+    /// User; 0: everything stays as it is (tests, and who runs a part by hand).
     pub uid: u32,
+    /// Its one group.
+    pub gid: u32,
     /// A directory that it sees still, to be read only.
     pub directory: Option<&'a Path>,
     /// System calls; any other one ends the process.
@@ -114,7 +116,7 @@ pub fn confine(to: &Confined<'_>) -> io::Result<()> {
         };
         rustix::process::setrlimit(resource, limit)?;
     }
-    fordway_platform::launch::become_user(to.uid, CapabilitySet::empty())?;
+    fordway_platform::launch::become_user(to.uid, to.gid, CapabilitySet::empty())?;
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     allow_only(to.calls)
 }

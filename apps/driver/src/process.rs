@@ -55,6 +55,7 @@ fn drive() -> io::Result<()> {
     let wire = Wire::open(&config.wire)?;
     confine::confine(&Confined {
         uid: config.uid,
+        gid: config.uid,
         directory: None,
         calls: confine::DRIVER_CALLS,
         files_max: 32,

@@ -570,7 +570,11 @@ impl Stacks {
                 inherits: &[link, tap.as_fd()],
                 netns: namespace.as_fd(),
                 variables: &[],
-                user: Some(PartUser { uid, capabilities }),
+                user: Some(PartUser {
+                    uid,
+                    gid: uid,
+                    capabilities,
+                }),
                 gives_way: false,
                 cpus: &cpus,
             }
@@ -651,7 +655,11 @@ impl Stacks {
                 inherits: &inherits,
                 netns: namespace.as_fd(),
                 variables: &variables,
-                user: Some(PartUser { uid, capabilities }),
+                user: Some(PartUser {
+                    uid,
+                    gid: uid,
+                    capabilities,
+                }),
                 // Frames wake its driver, which takes the CPU at once. Fused, nobody else would take them.
                 gives_way: link.is_some(),
                 cpus: &cpus,

@@ -111,6 +111,7 @@ pub fn confine(config: &Config) -> Result<()> {
     let directory = broker.as_ref().and_then(|socket| socket.parent());
     let done = confine_process(&Confined {
         uid: config.uid,
+        gid: config.uid,
         directory,
         calls: CALLS,
         files_max: config.sockets_max as u64 + FILES_BESIDES,

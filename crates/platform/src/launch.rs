@@ -110,16 +110,16 @@ pub fn empty_root(kept: Option<&Path>) -> io::Result<()> {
     Ok(rustix::process::chdir("/")?)
 }
 
-/// Has the process, whose only thread this is, become another user with a group of the same number, for good: no program that it
+/// Has the process, whose only thread this is, become another user with one group, for good: no program that it
 /// executes gets more rights. It keeps `kept`, also when it executes one, and nothing else. Who it is already it need not become.
-pub fn become_user(uid: u32, kept: CapabilitySet) -> io::Result<()> {
+pub fn become_user(uid: u32, gid: u32, kept: CapabilitySet) -> io::Result<()> {
     let (user, group) = (
         rustix::process::Uid::from_raw(uid),
-        rustix::process::Gid::from_raw(uid),
+        rustix::process::Gid::from_raw(gid),
     );
     if rustix::process::geteuid() != user {
         rustix::thread::set_keep_capabilities(true)?;
-        rustix::thread::set_thread_groups(&[])?;
+        rustix::thread::set_thread_groups(&[group])?;
         rustix::thread::set_thread_res_gid(group, group, group)?;
         rustix::thread::set_thread_res_uid(user, user, user)?;
     }
@@ -177,8 +177,10 @@ pub struct Part<'a> {
 /// A part that never was root.
 #[derive(Clone, Copy, Debug)]
 pub struct PartUser {
-    /// User and group.
+    /// User.
     pub uid: u32,
+    /// Its one group.
+    pub gid: u32,
     /// What it may do besides until it gives that up: SYS_ADMIN to empty its root.
     pub capabilities: CapabilitySet,
 }
@@ -242,24 +244,53 @@ impl Part<'_> {
                 let _ = rustix::thread::sched_setaffinity(None, cpus);
             }
             if let Some(user) = user {
-                become_user(user.uid, user.capabilities)?;
+                become_user(user.uid, user.gid, user.capabilities)?;
             }
             Ok(())
         };
         // SAFETY: it only makes system calls, on what was allocated before the fork.
         unsafe { command.pre_exec(prepare) };
         let child = crate::netns::within(self.netns, || command.spawn())??;
+        let config = self.config.to_vec();
+        Started::of(child, Some(Untold { pipe, config }))
+    }
+}
+
+impl Started {
+    fn of(child: Child, untold: Option<Untold>) -> io::Result<Started> {
         let pidfd = rustix::process::pidfd_open(
             rustix::process::Pid::from_child(&child),
             rustix::process::PidfdFlags::empty(),
         )?;
-        let config = self.config.to_vec();
         Ok(Started {
             child,
             pidfd,
-            untold: Some(Untold { pipe, config }),
+            untold,
         })
     }
+}
+
+/// Starts a program in a session of its own, so that the terminal's signals are not for it. It ends with the thread that calls
+/// this, however that ends.
+pub fn start_beside(command: &mut Command, user: Option<PartUser>) -> io::Result<Started> {
+    let parent = rustix::process::getpid();
+    let prepare = move || -> io::Result<()> {
+        unblock_signals()?;
+        rustix::process::setsid()?;
+        if let Some(user) = user {
+            become_user(user.uid, user.gid, user.capabilities)?;
+        }
+        // Behind that: another user's process is told of nobody's end (PR_SET_PDEATHSIG(2const)).
+        let signal = Some(rustix::process::Signal::TERM);
+        rustix::process::set_parent_process_death_signal(signal)?;
+        match rustix::process::getppid() == Some(parent) {
+            true => Ok(()),
+            false => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    };
+    // SAFETY: it only makes system calls, on what was allocated before the fork.
+    unsafe { command.pre_exec(prepare) };
+    Started::of(command.spawn()?, None)
 }
 
 /// The calling thread, and what it executes, takes no CPU from who runs.

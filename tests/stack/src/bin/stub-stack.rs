@@ -74,8 +74,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     stack.tcp_listen(None, 7, 64, options)?;
     // As the real one, which has more calls.
+    let uid = config["uid"].as_u64().ok_or("no user")?.try_into()?;
     confine::confine(&Confined {
-        uid: config["uid"].as_u64().ok_or("no user")?.try_into()?,
+        uid,
+        gid: uid,
         directory: None,
         calls: confine::DRIVER_CALLS,
         files_max: 64,
