@@ -1,8 +1,13 @@
 //! The command line's end of the administrator's protocol.
 
 use crate::exit::{Exit, Failure};
-use fordwayd::admin::{ADMIN_SOCKET, CONTROL_SOCKET, Domain, Info, Reply, Request};
+use fordwayd::admin::{
+    ADMIN_SOCKET, CONTROL_SOCKET, Connection, Domain, Info, READ_SOCKET, Reply, Request,
+};
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,6 +21,15 @@ pub struct Broker {
     runtime_dir: PathBuf,
     /// How long one answer may take.
     patience: Duration,
+    only_reads: bool,
+}
+
+/// Where a broker hears the caller: its owner and root may ask for everything, others only read.
+pub fn socket(runtime_dir: &Path) -> PathBuf {
+    let user = rustix::process::geteuid();
+    let owner = runtime_dir.metadata().map(|data| data.uid());
+    let is_owner = user.is_root() || owner.is_ok_and(|owner| owner == user.as_raw());
+    runtime_dir.join(if is_owner { ADMIN_SOCKET } else { READ_SOCKET })
 }
 
 impl Broker {
@@ -24,6 +38,15 @@ impl Broker {
         Broker {
             runtime_dir: runtime_dir.into(),
             patience: REPLY_LIMIT,
+            only_reads: false,
+        }
+    }
+
+    /// For who only reads, whoever that is.
+    pub fn reading(self) -> Broker {
+        Broker {
+            only_reads: true,
+            ..self
         }
     }
 
@@ -66,6 +89,14 @@ impl Broker {
         }
     }
 
+    /// Asks for all connections.
+    pub fn connections(&self) -> Result<Vec<Connection>, Failure> {
+        match self.ask(&Request::Connections)? {
+            Reply::Connections { connections } => Ok(connections),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     /// Asks, and gives each answer to `heard` until the broker ends or `heard` fails.
     pub fn listen(
         &self,
@@ -96,8 +127,12 @@ impl Broker {
     }
 
     fn connect(&self) -> Result<UnixStream, Failure> {
-        let socket = self.runtime_dir.join(ADMIN_SOCKET);
-        UnixStream::connect(&socket).map_err(|error| match error.kind() {
+        let socket = match self.only_reads {
+            true => self.runtime_dir.join(READ_SOCKET),
+            false => socket(&self.runtime_dir),
+        };
+        connect_within(&socket, self.patience).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => silent(error),
             io::ErrorKind::PermissionDenied => {
                 let text = format!(
                     "{}: not permitted; the broker answers its own user, root and who is in group fordway",
@@ -138,6 +173,15 @@ impl Broker {
     }
 }
 
+/// A stream to `socket`. Who takes no connections and no bytes is waited for no longer than this.
+fn connect_within(socket: &Path, patience: Duration) -> io::Result<UnixStream> {
+    let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
+    let stream = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_timeout(&stream, Timeout::Send, Some(patience))?;
+    rustix::net::connect(&stream, &SocketAddrUnix::new(socket)?)?;
+    Ok(stream.into())
+}
+
 fn understood(line: &str) -> Result<Reply, Failure> {
     serde_json::from_str(line).map_err(|_| {
         let text = "the broker's answer is not understood; it may be of another version, see: fordway doctor";
@@ -151,7 +195,7 @@ fn silent(error: io::Error) -> Failure {
 }
 
 /// What is said when nobody answers.
-fn absent(runtime_dir: &Path) -> Failure {
+pub fn absent(runtime_dir: &Path) -> Failure {
     let text = format!(
         "no broker answers in {}; start it with: fordway up",
         runtime_dir.display()

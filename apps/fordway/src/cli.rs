@@ -10,7 +10,7 @@ use fordway_abi::reason::Reason;
 use fordway_platform::fabric::Publication;
 use fordway_platform::launch::CpuList;
 use std::ffi::OsString;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 /// Lets unmodified programs in isolated domains talk over shared memory.
@@ -103,6 +103,12 @@ pub enum Command {
     /// says which address is whose, and is believed as domain attach is, if the container has
     /// that address. Engine and broker may be started again meanwhile.
     Watch(Watch),
+    /// Serve what the broker knows as metrics, for Prometheus, until interrupted
+    ///
+    /// Of GET /metrics, in Prometheus' text form. The broker is asked once a second at most, whoever
+    /// asks here, by a socket on which nothing can be changed. root's runs as nobody in particular,
+    /// and without a file system. fordway up starts it if the configuration has [metrics].
+    Serve(Serve),
     /// End the broker and remove its domains
     Down(Down),
     /// Print a completion script
@@ -567,6 +573,16 @@ pub struct Downgrade {
     /// Every connection
     #[arg(long)]
     pub all: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Serve {
+    /// Where to listen; port 0: one that is free [default: 127.0.0.1:9477]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub metrics: Option<SocketAddr>,
+    /// Configuration in TOML [default: /etc/fordway/fordway.toml, if it exists]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

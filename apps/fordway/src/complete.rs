@@ -16,7 +16,6 @@ use crate::exit::Outcome;
 use crate::show::print;
 use crate::{config, places};
 use clap::{Arg, CommandFactory, ValueHint};
-use fordwayd::admin::{Reply, Request};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -83,7 +82,7 @@ fn ask(what: Known, runtime_dir: Option<PathBuf>) -> Candidates {
                 .collect()
         }
         Known::Connections => {
-            let Ok(Reply::Connections { connections }) = broker.ask(&Request::Connections) else {
+            let Ok(connections) = broker.connections() else {
                 return Vec::new();
             };
             let fast = connections.into_iter().filter(|one| one.path == "fast");

@@ -1,10 +1,10 @@
 //! The configuration file and what the command line puts over it.
 
-use crate::cli::Up;
 use crate::exit::{Exit, Failure};
 use fordway_abi::vsock;
 use fordwayd::{Network, Network6};
 use serde::Deserialize;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use tracing_subscriber::EnvFilter;
 
@@ -29,6 +29,16 @@ pub struct File {
     pub ring_memory_max: Option<String>,
     /// What the broker logs: error, warn, info, debug, trace, or a tracing filter.
     pub log: Option<String>,
+    /// What `serve` serves; `up` starts it if this is there.
+    pub metrics: Option<Metrics>,
+}
+
+/// The section of `serve`.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct Metrics {
+    /// As `serve --metrics`.
+    pub listen: String,
 }
 
 /// Network of the domains unless something else is said.
@@ -125,6 +135,20 @@ fn parse_network(text: &str) -> Option<Network> {
     Network::new(address.parse().ok()?, prefix.parse().ok()?)
 }
 
+/// Where `serve` listens by the file's word.
+pub fn metrics(file: &File) -> Result<Option<SocketAddr>, Failure> {
+    let listen = file.metrics.as_ref().map(|metrics| &metrics.listen);
+    let parsed = listen.map(|text| {
+        text.parse().map_err(|_| {
+            let message = format!(
+                "metrics.listen = \"{text}\" is no address with a port, such as 127.0.0.1:9477"
+            );
+            Failure::new(Exit::Config, message)
+        })
+    });
+    parsed.transpose()
+}
+
 /// What the broker logs.
 pub fn log_filter(file: &File) -> Result<EnvFilter, Failure> {
     let text = file.log.as_deref().unwrap_or("info");
@@ -132,9 +156,9 @@ pub fn log_filter(file: &File) -> Result<EnvFilter, Failure> {
         .map_err(|error| Failure::new(Exit::Config, format!("log = \"{text}\": {error}")))
 }
 
-/// Reads the file that `up` names, or the default one.
-pub fn read(up: &Up) -> Result<File, Failure> {
-    match &up.config {
+/// Reads the file that is named, or the default one.
+pub fn read(given: Option<&Path>) -> Result<File, Failure> {
+    match given {
         Some(file) => read_file(file),
         None => Ok(read_default()?.unwrap_or_default()),
     }
@@ -154,6 +178,7 @@ pub fn check() -> Result<Option<&'static str>, Failure> {
     network6(None, &file)?;
     ring_bytes_max(None, &file)?;
     log_filter(&file)?;
+    metrics(&file)?;
     Ok(Some(DEFAULT_FILE))
 }
 

@@ -42,7 +42,7 @@ exits! {
     /// Not installed.
     Missing = 5, "a program, libfordway.so or a feature of the kernel is missing";
     /// In use.
-    Taken = 6, "the name, the address or the runtime directory is taken";
+    Taken = 6, "the name, the address, the port or the runtime directory is taken";
     /// Not there.
     NotFound = 7, "there is no such domain, guest, connection or file";
     /// No broker.
@@ -128,6 +128,7 @@ impl From<io::ErrorKind> for Exit {
         match kind {
             Kind::PermissionDenied => Exit::Privilege,
             Kind::NotFound => Exit::NotFound,
+            Kind::AddrInUse => Exit::Taken,
             Kind::AlreadyExists
             | Kind::NotADirectory
             | Kind::IsADirectory

@@ -19,9 +19,11 @@ mod filter;
 mod frames;
 mod guests;
 mod manual;
+mod metrics;
 mod pages;
 mod places;
 mod run;
+mod serve;
 mod show;
 mod ss;
 mod table;
@@ -83,6 +85,7 @@ fn dispatch(cli: &Cli) -> Outcome {
         Command::Env(json) => container::environment(&broker()?, json.json),
         Command::Cdi(command) => cdi::cdi(command, broker),
         Command::Watch(options) => watch::watch(&broker()?, options),
+        Command::Serve(options) => serve::serve(options, given.as_deref()),
         Command::Down(down) => up::down(down, &broker()?),
         Command::Completions { shell } => show::print(shell.script()),
         Command::Complete { words } => complete::complete(words),

@@ -671,6 +671,22 @@ pub const PAGES: &[Page] = &[
         ],
     },
     Page {
+        command: "serve",
+        examples: &[
+            (
+                "fordway serve",
+                "http://127.0.0.1:9477/metrics, for Prometheus on this host",
+            ),
+            (
+                "fordway serve --metrics 192.0.2.1:9477",
+                "for one elsewhere: whoever reaches the port reads the domains' names and counts",
+            ),
+        ],
+        columns: &[],
+        exits: &[Exit::Config, PRIVILEGE, Exit::Taken, NO_BROKER],
+        see: &["prometheus(1)"],
+    },
+    Page {
         command: "down",
         examples: &[
             (
@@ -719,7 +735,7 @@ pub const PAGES: &[Page] = &[
 ];
 
 /// The configuration's keys.
-pub const CONFIGURATION: [Term; 7] = [
+pub const CONFIGURATION: [Term; 8] = [
     ("network = \"10.77.0.0/24\"", "network of the domains"),
     (
         "network6 = \"fdbb:bad8:6eca::/64\"",
@@ -738,6 +754,10 @@ pub const CONFIGURATION: [Term; 7] = [
     (
         "log = \"info\"",
         "error, warn, info, debug, trace, or a filter such as fordwayd=debug",
+    ),
+    (
+        "metrics = { listen = \"127.0.0.1:9477\" }",
+        "as serve --metrics; if it is there, fordway up starts fordway serve, and as a service fordway-metrics.service does",
     ),
 ];
 
@@ -791,8 +811,8 @@ pub const FILES: [Term; 6] = [
     (
         "$XDG_RUNTIME_DIR/fordway",
         "an ordinary user's runtime directory; without a session /run/user/UID/fordway or /tmp/fordway-UID. \
-         fordway ss, domain list and domain show ask root's broker if none answers there, and root's lets them: \
-         it answers members of the group fordway",
+         fordway ss, why, serve, domain list and domain show ask root's broker if none answers there, and root's \
+         lets them: by read.sock it answers members of the group fordway",
     ),
     (
         "broker.log, broker.log.1",

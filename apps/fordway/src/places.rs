@@ -1,10 +1,11 @@
 //! Where things lie: the runtime directory, the shim and the demo.
 
+use crate::broker;
 use crate::exit::{Exit, Failure};
 use fordway_abi::ABI_VERSION;
 use fordway_platform::elf;
 use fordwayd::Programs;
-use fordwayd::admin::{ADMIN_SOCKET, CONTROL_SOCKET};
+use fordwayd::admin::CONTROL_SOCKET;
 use rustix::fs::{StatVfsMountFlags, statvfs};
 use std::env;
 use std::os::unix::fs::MetadataExt;
@@ -54,9 +55,7 @@ pub fn listed_dir(given: Option<&Path>) -> Result<PathBuf, Failure> {
     let own = runtime_dir(given);
     match given {
         Some(_) => own,
-        None => own_or_system(own, |dir| {
-            UnixStream::connect(dir.join(ADMIN_SOCKET)).is_ok()
-        }),
+        None => own_or_system(own, |dir| UnixStream::connect(broker::socket(dir)).is_ok()),
     }
 }
 

@@ -5,14 +5,14 @@
 //! with `--all`. Where an address is a domain's own, its name stands for it; a long name is cut in
 //! its middle on a terminal, never in a pipe.
 
-use crate::broker::{Broker, unexpected};
+use crate::broker::Broker;
 use crate::cli::{PathShown, Sort, Ss};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::show::{document, print};
 use crate::table::{Table, bytes};
 use fordway_abi::control::Protocol;
 use fordway_abi::vsock;
-use fordwayd::admin::{Connection, Domain, Reply, Request, SCHEMA};
+use fordwayd::admin::{Connection, Domain, SCHEMA};
 use serde_json::json;
 use std::collections::{BTreeMap, HashMap};
 use std::io::IsTerminal;
@@ -119,10 +119,7 @@ struct Listing {
 
 impl Listing {
     fn ask(broker: &Broker, ss: &Ss) -> Result<Listing, Failure> {
-        let connections = match broker.ask(&Request::Connections)? {
-            Reply::Connections { connections } => connections,
-            other => return Err(unexpected(&other)),
-        };
+        let connections = broker.connections()?;
         let domains = broker.domains()?;
         let is_domain = |name: &String| {
             domains.iter().any(|domain| domain.name == *name)

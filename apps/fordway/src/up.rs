@@ -11,9 +11,10 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::{places, show};
 use fordway_platform::ipc;
 use fordwayd::admin::{Domain, Request};
-use fordwayd::{BrokerError, Config};
+use fordwayd::{BrokerError, Config, Helper};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
@@ -57,7 +58,7 @@ fn tell_starter(up: &Up, text: &str) {
 }
 
 fn start(up: &Up, runtime_dir: Option<&Path>) -> Outcome {
-    let file = config::read(up)?;
+    let file = config::read(up.config.as_deref())?;
     let runtime_dir = places::runtime_dir(runtime_dir.or(file.runtime_dir.as_deref()))?;
     let config = Config {
         runtime_dir: runtime_dir.clone(),
@@ -67,6 +68,7 @@ fn start(up: &Up, runtime_dir: Option<&Path>) -> Outcome {
         vsock: up.vsock || file.vsock.unwrap_or(false),
         ring_bytes_max: config::ring_bytes_max(up.ring_memory_max.as_deref(), &file)?,
         programs: places::programs(),
+        helpers: helpers(&file, &runtime_dir)?,
     };
     let log = config::log_filter(&file)?;
     if up.check_config {
@@ -89,6 +91,24 @@ fn start(up: &Up, runtime_dir: Option<&Path>) -> Outcome {
         rustix::process::setsid().map_err(Failure::internal)?;
     }
     serve(&config, log, || tell_starter(up, READY))
+}
+
+/// What runs beside the broker. Where the broker is a service manager's, so are they.
+fn helpers(file: &config::File, runtime_dir: &Path) -> Result<Vec<Helper>, Failure> {
+    let Some(listen) = config::metrics(file)?.filter(|_| ipc::inherited_count() == 0) else {
+        return Ok(Vec::new());
+    };
+    let listen = listen.to_string();
+    let dir = runtime_dir.as_os_str();
+    let arguments = ["--runtime-dir".as_ref(), dir, "serve".as_ref()];
+    let arguments = arguments
+        .into_iter()
+        .chain(["--metrics".as_ref(), listen.as_ref()]);
+    Ok(vec![Helper {
+        name: "fordway serve".to_owned(),
+        program: std::env::current_exe().map_err(Failure::internal)?,
+        arguments: arguments.map(OsStr::to_owned).collect(),
+    }])
 }
 
 fn serve(config: &Config, log: EnvFilter, ready: impl FnOnce()) -> Outcome {

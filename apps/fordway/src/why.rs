@@ -6,7 +6,7 @@
 //! A connection whose ends are both listed is told once. Ends belong together that have one channel, or each other's
 //! addresses and domains; behind a translation without a channel each is told by itself.
 
-use crate::broker::{Broker, unexpected};
+use crate::broker::Broker;
 use crate::cli::Why;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::places;
@@ -17,7 +17,7 @@ use crate::trace::End;
 use fordway_abi::control::Protocol;
 use fordway_abi::reason::Reason;
 use fordway_platform::elf;
-use fordwayd::admin::{Connection, Domain, Reply, Request, SCHEMA};
+use fordwayd::admin::{Connection, Domain, SCHEMA};
 use serde::Serialize;
 use serde_json::json;
 use std::fmt::Write as _;
@@ -27,10 +27,7 @@ use std::path::Path;
 
 /// `fordway why`.
 pub fn why(broker: &Broker, why: &Why) -> Outcome {
-    let connections = match broker.ask(&Request::Connections)? {
-        Reply::Connections { connections } => connections,
-        other => return Err(unexpected(&other)),
-    };
+    let connections = broker.connections()?;
     let domains = broker.domains()?;
     // An end as fordway ss shows it, too, whatever else the word could be.
     let asked = Asked::parse(&why.what);

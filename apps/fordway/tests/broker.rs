@@ -152,6 +152,9 @@ fn the_configuration_is_checked() {
     check("network = \"fe80::/64\"\n").fails(3, "IPv4");
     check("log = \"fordwayd=loud\"\n").fails(3, "log");
     check("network = \n").fails(3, "line 1");
+    check("[metrics]\nlisten = \"[::1]:9477\"\n").check(0);
+    check("[metrics]\nlisten = \"9477\"\n").fails(3, "metrics.listen");
+    check("[metrics]\nport = 9477\n").fails(3, "line 2");
     check("network6 = \"fd00:1::/48\"\n").check(0);
     check("network6 = \"none\"\n").check(0);
     check("network6 = \"fd00:1::\"\n").fails(3, "network6 in the configuration");

@@ -10,10 +10,8 @@ mod support;
 use judge::{docs, faults, schema};
 use serde_json::Value;
 use std::fs;
-use std::io::Write;
-use std::path::Path;
-use std::process::{Child, ChildStdin, Stdio};
 use std::time::{Duration, Instant};
+use support::pair::Pair;
 use support::place::Place;
 use support::{Ran, Runtime, built_shim, is_root};
 
@@ -90,55 +88,6 @@ fn documents_have_the_form_of_their_schemas() {
         holds(&runtime.json("domain rm db"), "domain-rm.json");
     }
     runtime.close();
-}
-
-/// redis in a domain, and a client in another one that does a line at a time.
-struct Pair {
-    server: Child,
-    client: Child,
-    stdin: ChildStdin,
-}
-
-impl Pair {
-    fn new(runtime: &Runtime, shim: &Path) -> Pair {
-        let start = |domain: &str, program: &str| {
-            let line = format!("run --domain {domain} -- {program}");
-            let mut command = runtime.command(line.split(' '));
-            command.env("FORDWAY_LIB", shim);
-            command.stdin(Stdio::piped()).stdout(Stdio::null());
-            command.spawn().expect("start")
-        };
-        runtime.say("domain add db --ip 10.77.0.3").check(0);
-        let server = start(
-            "db",
-            "redis-server --port 6379 --bind 10.77.0.3 --protected-mode no --save  --dir /",
-        );
-        let deadline = Instant::now() + Duration::from_secs(30);
-        let ping = ["redis-cli", "-h", "10.77.0.3", "ping"];
-        while !runtime.inside("db", &ping).stdout.contains("PONG") {
-            assert!(Instant::now() < deadline, "redis does not answer");
-        }
-        let mut client = start("web", "redis-cli -h db");
-        let stdin = client.stdin.take().expect("stdin");
-        Pair {
-            server,
-            client,
-            stdin,
-        }
-    }
-
-    fn ask(&mut self) {
-        self.stdin.write_all(b"incr n\n").expect("write");
-    }
-}
-
-impl Drop for Pair {
-    fn drop(&mut self) {
-        for child in [&mut self.client, &mut self.server] {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
 }
 
 #[test]

@@ -23,6 +23,7 @@ fn main() -> ExitCode {
         vsock: false,
         ring_bytes_max: 1 << 30,
         programs: fordwayd::Programs::default(),
+        helpers: Vec::new(),
     };
     match fordwayd::run(&config, || println!("ready")) {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,7 +1,8 @@
 //! The administrator's protocol: one JSON object a line, request then reply, over
-//! the stream socket `admin.sock` in the runtime directory. Only the broker's own
-//! user and root are answered. Also the one home of what `--json` prints, so that
-//! the schema version covers both.
+//! the stream sockets `admin.sock` and `read.sock` in the runtime directory. On the first
+//! one only the broker's own user and root are answered; on the second one a group as well, and
+//! only what changes nothing ([`Request::only_reads`]). Also the one home of what `--json`
+//! prints, so that the schema version covers both.
 
 use crate::StackOptions;
 use fordway_abi::control::Protocol;
@@ -12,6 +13,12 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 pub const SCHEMA: u32 = 1;
 /// The socket of this protocol, in the runtime directory.
 pub const ADMIN_SOCKET: &str = "admin.sock";
+/// The socket for those who only read, in the runtime directory.
+pub const READ_SOCKET: &str = "read.sock";
+/// Who is in this group may read what root's broker knows; where there is no such group, [`READER`] is in its place.
+pub const READERS: &str = "fordway";
+/// The user as whom root's `fordway serve` reads, above those of stacks and drivers: nobody gives the number out (systemd's "Users, Groups, UIDs and GIDs").
+pub const READER: u32 = 0x7800_0000;
 /// The directory of the runtime directory that containers mount. It holds the control
 /// socket, a hosts file and [`fordway_abi::INSISTED_FILE`] alone: a mounted directory, unlike a mounted socket, shows the
 /// new socket of a broker that was started again.
@@ -85,6 +92,8 @@ pub enum Request {
     },
     /// The rules in force, with what they have counted.
     FilterList,
+    /// What rules of the filter with a counter have counted, by their verdict.
+    FilterCounts,
     /// As `FilterList`; then a `FilterChange` for each change, until the connection ends.
     FilterMonitor,
     /// End the broker; domains are removed unless `keep_domains`. The reply comes at
@@ -93,6 +102,67 @@ pub enum Request {
         /// Leave the namespaces as they are.
         keep_domains: bool,
     },
+}
+
+impl Request {
+    /// Whether it is answered on [`READ_SOCKET`]: it changes nothing, and what it shows is no rule.
+    pub fn only_reads(&self) -> bool {
+        match self {
+            Request::Info | Request::DomainList | Request::Connections | Request::FilterCounts => {
+                true
+            }
+            Request::DomainAdd { .. }
+            | Request::DomainAddWithStack { .. }
+            | Request::DomainAttach { .. }
+            | Request::DomainRemove { .. }
+            | Request::Downgrade { .. }
+            | Request::FilterLoad { .. }
+            | Request::FilterList
+            | Request::FilterMonitor
+            | Request::Down { .. } => false,
+        }
+    }
+}
+
+/// What rules with one verdict have counted since the broker has begun to look. It never goes down, also when rules change: but
+/// what is counted between the last look at rules and their end is in no count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilterCount {
+    /// What the rules do with a packet.
+    pub verdict: CountedBy,
+    /// Packets, on both paths.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// What a rule with a counter does with a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CountedBy {
+    /// Lets it pass.
+    Accept,
+    /// Drops it.
+    Drop,
+    /// Refuses it, and says so.
+    Reject,
+    /// Something else: other rules decide.
+    Other,
+}
+
+impl CountedBy {
+    /// In the order of their numbers.
+    pub const ALL: [CountedBy; 4] = [
+        CountedBy::Accept,
+        CountedBy::Drop,
+        CountedBy::Reject,
+        CountedBy::Other,
+    ];
+
+    /// As in JSON.
+    pub fn word(self) -> &'static str {
+        ["accept", "drop", "reject", "other"][self as usize]
+    }
 }
 
 /// The rules in force.
@@ -164,6 +234,13 @@ pub enum Reply {
     },
     /// To `FilterList`, and first to `FilterMonitor`.
     Filter(FilterRules),
+    /// To `FilterCounts`.
+    FilterCounts {
+        /// Of the rules in force.
+        epoch: u64,
+        /// One for each verdict.
+        counts: Vec<FilterCount>,
+    },
     /// To `FilterLoad`, and to who monitors.
     FilterChange(FilterChange),
     /// It was not done.
@@ -235,6 +312,9 @@ pub struct Info {
     /// Bytes that went through rings so far, closed channels included; each byte counted once, by its sender.
     #[serde(default)]
     pub ring_bytes_total: u64,
+    /// The same by domain and direction.
+    #[serde(default)]
+    pub carried: Vec<Carried>,
     /// Ring memory that all programs have taken, by their own words.
     #[serde(default)]
     pub ring_memory_bytes: u64,
@@ -243,6 +323,17 @@ pub struct Info {
     /// How often a process said that its peer broke the protocol of their channel.
     #[serde(default)]
     pub channel_errors: u64,
+}
+
+/// Bytes that went through rings so far, by ends of one domain's programs. They never go down.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Carried {
+    /// `None`: of programs in no domain, all together.
+    pub domain: Option<String>,
+    /// Sent.
+    pub tx_bytes: u64,
+    /// Received.
+    pub rx_bytes: u64,
 }
 
 /// A domain.

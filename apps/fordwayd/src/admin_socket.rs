@@ -5,22 +5,38 @@
 //!        └──► waits: nothing more is read ──(Broker::answer_admin)──► answered, and what came behind it
 //! ```
 //! Who hangs up while it waits takes nothing back: what it has asked for is done, and nobody is told.
+//!
+//! # Who only reads
+//! What comes by `read.sock` is told of no rule, changes nothing ([`Request::only_reads`]), and costs the others little:
+//! - An answer serves all readers for [`READER_SHARE`] times as long as it took to make. So each kind of question takes
+//!   that share of the broker's time at most, however many ask.
+//! - Nothing is answered to who has not taken the answer before.
+//! - What readers have not taken is bounded; beyond it, the one that came first and does not read is gone.
+//! - A user has [`ADMINS_OF_DOMAIN_MAX`] places, a request one short line.
 
-use crate::admin::{ErrorKind, FilterChange, Info, Reply, Request, SCHEMA};
-use crate::broker::{ADMINS_MAX, Broker, Ending, Token};
+use crate::admin::{Carried, ErrorKind, FilterChange, Info, Reply, Request, SCHEMA};
+use crate::broker::{ACCEPTS_PER_TURN, ADMINS_MAX, Broker, Ending, Token};
 use fordway_abi::reason::Reason;
 use fordway_platform::{ipc, process};
 use fordway_registry::HOST_DOMAIN;
 use rustix::event::epoll::{self, EventFlags};
 use rustix::io::Errno;
+use std::collections::{HashMap, VecDeque};
+use std::mem::{Discriminant, discriminant};
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::Instant;
 
-/// Most connections from domains, and from one of them.
+/// Most connections from domains and of readers, and from one domain or of one user.
 const ADMINS_OF_DOMAINS_MAX: usize = ADMINS_MAX / 4;
 const ADMINS_OF_DOMAIN_MAX: usize = 4;
 /// Longest request: rules with everything that they include.
 const LINE_BYTES_MAX: usize = 64 << 20;
-/// What may wait for an administrator who is told of changes and does not read.
+/// The same of a reader; no more is read at once of his.
+const READER_LINE_BYTES_MAX: usize = 256;
+/// The part of the broker's time that readers' questions of one kind may take: one of so many.
+const READER_SHARE: u32 = 20;
+/// What may wait for an administrator who is told of changes and does not read, and for all readers.
 const UNREAD_BYTES_MAX: usize = 16 << 20;
 /// Read at once.
 const READ_BYTES: usize = 64 << 10;
@@ -32,17 +48,13 @@ enum Asker {
     Outside,
     /// The same, in the domain with this namespace. The rules do not belong to it.
     Domain(u64),
-    /// Anyone of the group that may list.
-    Reader,
+    /// A user who only reads.
+    Reader(u32),
 }
 
 impl Asker {
     /// Why a request is refused, if it is.
     fn refusal(self, request: &Request) -> Option<&'static str> {
-        let lists = matches!(
-            request,
-            Request::Info | Request::DomainList | Request::Connections
-        );
         let about_rules = matches!(
             request,
             Request::FilterLoad { .. } | Request::FilterList | Request::FilterMonitor
@@ -51,13 +63,36 @@ impl Asker {
             Asker::Domain(_) if about_rules => {
                 Some("the rules belong to the broker: ask from outside the domains")
             }
-            Asker::Reader if !lists => {
-                Some("who is in the broker's group may list domains and connections; become root")
+            Asker::Reader(_) if !request.only_reads() => {
+                Some("who only reads may list domains and connections; become root")
             }
             _ => None,
         }
     }
+
+    fn line_bytes_max(self) -> usize {
+        match self {
+            Asker::Reader(_) => READER_LINE_BYTES_MAX,
+            Asker::Outside | Asker::Domain(_) => LINE_BYTES_MAX,
+        }
+    }
 }
+
+/// A reply as it is sent: with its end of line.
+type Line = Rc<Vec<u8>>;
+
+fn line(reply: &Reply) -> Line {
+    let mut line = Vec::new();
+    match serde_json::to_writer(&mut line, reply) {
+        Ok(()) => line.push(b'\n'),
+        Err(error) => tracing::error!("a reply cannot be written as JSON: {error}"),
+    }
+    Rc::new(line)
+}
+
+/// What readers are told, by the kind of the request, and until when.
+#[derive(Debug, Default)]
+pub(crate) struct Answers(HashMap<Discriminant<Request>, (Instant, Line)>);
 
 /// See the module.
 #[derive(Debug)]
@@ -69,7 +104,9 @@ pub(crate) struct AdminConnection {
     waits: bool,
     from: Asker,
     input: Vec<u8>,
-    output: Vec<u8>,
+    /// What is to be written, and how much of the first line is.
+    output: VecDeque<Line>,
+    written: usize,
 }
 
 impl AdminConnection {
@@ -80,7 +117,8 @@ impl AdminConnection {
             waits: false,
             from,
             input: Vec::new(),
-            output: Vec::new(),
+            output: VecDeque::new(),
+            written: 0,
         }
     }
 
@@ -88,11 +126,16 @@ impl AdminConnection {
         !self.output.is_empty()
     }
 
+    fn unread_bytes(&self) -> usize {
+        let lines = self.output.iter().map(|line| line.len());
+        lines.sum::<usize>() - self.written
+    }
+
     /// Reads, answers, writes what there is room for. An answer that is `None` comes later, by [`AdminConnection::go_on`].
     /// False: the connection is over.
-    fn serve(&mut self, shown: EventFlags, answer: impl FnMut(&str) -> Option<Reply>) -> bool {
+    fn serve(&mut self, shown: EventFlags, answer: impl FnMut(&str) -> Option<Line>) -> bool {
         if self.is_behind() {
-            return self.write();
+            return self.write() && self.answer_lines(0, answer);
         }
         // Nothing is asked of epoll then, which tells of its end all the same. What it was asked before may show still.
         if self.waits {
@@ -100,7 +143,8 @@ impl AdminConnection {
         }
         let mut buffer = [0; READ_BYTES];
         let old = self.input.len();
-        let open = match rustix::io::read(&self.socket, &mut buffer) {
+        let room = self.from.line_bytes_max().min(READ_BYTES);
+        let open = match rustix::io::read(&self.socket, &mut buffer[..room]) {
             Ok(0) => false,
             Ok(count) => {
                 self.input.extend_from_slice(&buffer[..count]);
@@ -114,58 +158,61 @@ impl AdminConnection {
     }
 
     /// Gives the answer for which it waits, and goes on with what was asked behind that. False: the connection is over.
-    fn go_on(&mut self, reply: &Reply, answer: impl FnMut(&str) -> Option<Reply>) -> bool {
+    fn go_on(&mut self, reply: &Reply, answer: impl FnMut(&str) -> Option<Line>) -> bool {
         self.waits = false;
-        self.push(reply);
-        self.answer_lines(0, answer)
+        self.output.push_back(line(reply));
+        self.write() && self.answer_lines(0, answer)
     }
 
     fn answer_lines(
         &mut self,
         mut looked: usize,
-        mut answer: impl FnMut(&str) -> Option<Reply>,
+        mut answer: impl FnMut(&str) -> Option<Line>,
     ) -> bool {
         while !self.waits
+            && !self.is_behind()
             && let Some(end) = self.input[looked..].iter().position(|byte| *byte == b'\n')
         {
             let end = looked + end;
             looked = 0;
-            let line: Vec<u8> = self.input.drain(..=end).collect();
-            let reply = match std::str::from_utf8(&line) {
-                Ok(line) => answer(line),
-                Err(_) => Some(error(ErrorKind::BadInput, "the request is not UTF-8")),
+            let asked: Vec<u8> = self.input.drain(..=end).collect();
+            let reply = match std::str::from_utf8(&asked) {
+                Ok(asked) => answer(asked),
+                Err(_) => Some(line(&error(
+                    ErrorKind::BadInput,
+                    "the request is not UTF-8",
+                ))),
             };
             match reply {
-                Some(reply) => self.push(&reply),
+                Some(reply) => self.output.push_back(reply),
                 None => self.waits = true,
             }
+            if !self.write() {
+                return false;
+            }
         }
-        if !self.waits && self.input.len() > LINE_BYTES_MAX {
-            self.push(&error(ErrorKind::BadInput, "the request is too long"));
-            self.write();
+        if !self.waits && !self.is_behind() && self.input.len() > self.from.line_bytes_max() {
+            self.tell(&error(ErrorKind::BadInput, "the request is too long"));
             return false;
         }
-        self.write()
+        true
     }
 
     /// Says something that was not asked for just now. False: the connection is over.
     pub(crate) fn tell(&mut self, reply: &Reply) -> bool {
-        self.push(reply);
-        self.output.len() <= UNREAD_BYTES_MAX && self.write()
-    }
-
-    fn push(&mut self, reply: &Reply) {
-        match serde_json::to_writer(&mut self.output, reply) {
-            Ok(()) => self.output.push(b'\n'),
-            Err(error) => tracing::error!("a reply cannot be written as JSON: {error}"),
-        }
+        self.output.push_back(line(reply));
+        self.unread_bytes() <= UNREAD_BYTES_MAX && self.write()
     }
 
     fn write(&mut self) -> bool {
-        while !self.output.is_empty() {
+        while let Some(line) = self.output.front() {
             let flags = rustix::net::SendFlags::NOSIGNAL | rustix::net::SendFlags::DONTWAIT;
-            match rustix::net::send(&self.socket, &self.output, flags) {
-                Ok(count) => drop(self.output.drain(..count)),
+            match rustix::net::send(&self.socket, &line[self.written..], flags) {
+                Ok(count) if self.written + count == line.len() => {
+                    self.output.pop_front();
+                    self.written = 0;
+                }
+                Ok(count) => self.written += count,
                 Err(Errno::AGAIN) => return true,
                 Err(Errno::INTR) => {}
                 Err(_) => return false,
@@ -183,22 +230,29 @@ pub(crate) fn error(kind: ErrorKind, message: impl std::fmt::Display) -> Reply {
 }
 
 impl Broker {
-    pub(crate) fn accept_admins(&mut self) {
-        while let Ok(socket) = ipc::accept(&self.runtime.admin) {
+    /// Takes who comes by `admin.sock`, or by `read.sock`.
+    pub(crate) fn accept_admins(&mut self, only_read: bool) {
+        for _ in 0..ACCEPTS_PER_TURN {
+            let listener = match only_read {
+                true => &self.runtime.read,
+                false => &self.runtime.admin,
+            };
+            let Ok(socket) = ipc::accept(listener) else {
+                return;
+            };
             // The file's mode keeps others out as well; this holds where it was changed.
             let own = rustix::process::geteuid().as_raw();
             let Ok(peer) = process::peer(&socket) else {
                 continue;
             };
+            let is_owner = peer.uid == 0 || peer.uid == own;
             let is_reader = |group| process::peer_is_in(&socket, group);
             let domain = self.registry.domain_of_netns(peer.netns_cookie);
             let from = match domain.filter(|domain| domain.id != HOST_DOMAIN) {
-                _ if peer.uid != 0 && peer.uid != own => {
-                    if !self.runtime.readers.is_some_and(is_reader) {
-                        continue;
-                    }
-                    Asker::Reader
+                _ if only_read && (is_owner || self.runtime.readers.is_some_and(is_reader)) => {
+                    Asker::Reader(peer.uid)
                 }
+                _ if only_read || !is_owner => continue,
                 Some(domain) => Asker::Domain(domain.netns_cookie),
                 None => Asker::Outside,
             };
@@ -226,8 +280,7 @@ impl Broker {
         let count = |counted: &dyn Fn(Asker) -> bool| others().filter(|one| counted(*one)).count();
         let most = match from {
             Asker::Outside => return self.admins.len() < ADMINS_MAX,
-            Asker::Domain(_) => ADMINS_OF_DOMAIN_MAX,
-            Asker::Reader => ADMINS_OF_DOMAINS_MAX / 2,
+            Asker::Domain(_) | Asker::Reader(_) => ADMINS_OF_DOMAIN_MAX,
         };
         count(&|one| one != Asker::Outside) < ADMINS_OF_DOMAINS_MAX
             && count(&|one| one == from) < most
@@ -285,6 +338,26 @@ impl Broker {
         }
     }
 
+    /// Ends readers that do not read, if too much waits for them.
+    fn bound_readers(&mut self) {
+        let behind = self.admins.iter().filter(|(_, one)| {
+            let is_reader = matches!(one.from, Asker::Reader(_));
+            is_reader && one.is_behind()
+        });
+        let mut left: Vec<(u64, usize)> = behind
+            .map(|(number, one)| (*number, one.unread_bytes()))
+            .collect();
+        let mut bytes: usize = left.iter().map(|(_, bytes)| bytes).sum();
+        // The first one has the lowest number. The last one may be in the middle of reading.
+        while bytes > UNREAD_BYTES_MAX && left.len() > 1 {
+            let (number, its) = left.remove(0);
+            bytes -= its;
+            if let Some(admin) = self.admins.remove(&number) {
+                let _ = epoll::delete(&self.epoll, &admin.socket);
+            }
+        }
+    }
+
     fn put_back(&mut self, number: u64, admin: AdminConnection, open: bool) {
         if !open {
             let _ = epoll::delete(&self.epoll, &admin.socket);
@@ -296,7 +369,11 @@ impl Broker {
         flags.set(EventFlags::IN, reads);
         let token = Token::Admin(number).data();
         let _ = epoll::modify(&self.epoll, &admin.socket, token, flags);
+        let must_look = admin.is_behind() && matches!(admin.from, Asker::Reader(_));
         self.admins.insert(number, admin);
+        if must_look {
+            self.bound_readers();
+        }
     }
 
     /// Does what one line asks for.
@@ -304,24 +381,45 @@ impl Broker {
     /// `None`: it is answered later. `monitors` is set if it wants to hear more.
     fn answer(
         &mut self,
-        line: &str,
+        asked: &str,
         asker: u64,
         from: Asker,
         monitors: &mut Option<u64>,
-    ) -> Option<Reply> {
-        let request = match serde_json::from_str(line) {
+    ) -> Option<Line> {
+        let request: Request = match serde_json::from_str(asked) {
             Ok(request) => request,
             Err(reason) => {
                 let what = format_args!("request: {reason}");
-                return Some(error(ErrorKind::BadInput, what));
+                return Some(line(&error(ErrorKind::BadInput, what)));
             }
         };
         if let Some(why) = from.refusal(&request) {
-            return Some(error(ErrorKind::Privilege, why));
+            return Some(line(&error(ErrorKind::Privilege, why)));
         }
+        if !matches!(from, Asker::Reader(_)) {
+            return Some(line(&self.carry_out_request(request, asker, monitors)?));
+        }
+        let (kind, since) = (discriminant(&request), Instant::now());
+        let known = self.answers.0.get(&kind);
+        if let Some((_, line)) = known.filter(|(until, _)| since < *until) {
+            return Some(line.clone());
+        }
+        let line = line(&self.carry_out_request(request, asker, monitors)?);
+        let until = Instant::now() + since.elapsed() * READER_SHARE;
+        self.answers.0.insert(kind, (until, line.clone()));
+        Some(line)
+    }
+
+    fn carry_out_request(
+        &mut self,
+        request: Request,
+        asker: u64,
+        monitors: &mut Option<u64>,
+    ) -> Option<Reply> {
         Some(match request {
             Request::FilterLoad { text, epoch } => return self.filter_load(asker, text, epoch),
             Request::FilterList => self.filter_list(),
+            Request::FilterCounts => self.filter_counts(),
             Request::FilterMonitor => {
                 *monitors = Some(self.rules.epoch());
                 self.filter_list()
@@ -374,6 +472,17 @@ impl Broker {
     fn info(&mut self) -> Info {
         self.note_all_usage();
         let counts = self.registry.counts();
+        let told = self.carried();
+        let carried = |id: Option<u32>, domain: Option<&str>| {
+            let [tx_bytes, rx_bytes] = told.of(id);
+            Carried {
+                domain: domain.map(str::to_owned),
+                tx_bytes,
+                rx_bytes,
+            }
+        };
+        let domains = self.registry.domains();
+        let domains = domains.map(|domain| carried(Some(domain.id), Some(&domain.name)));
         Info {
             schema: SCHEMA,
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -388,7 +497,8 @@ impl Broker {
             paired_total: counts.paired,
             eligible_total: counts.eligible,
             carried_total: counts.carried,
-            ring_bytes_total: self.ring_bytes_total(),
+            ring_bytes_total: told.sent_by_all,
+            carried: domains.chain([carried(None, None)]).collect(),
             ring_memory_bytes: self.purses.bytes_taken(),
             protocol_errors: self.protocol_errors,
             channel_errors: self.channel_errors,

@@ -5,7 +5,8 @@
 //! costs the others a bounded wait.
 
 use crate::admin::CONTROL_SOCKET;
-use crate::admin_socket::AdminConnection;
+use crate::admin_socket::{AdminConnection, Answers};
+use crate::carried::Carried;
 use crate::connection::{Connection, SendError};
 use crate::datagrams::Datagrams;
 use crate::domains::Domains;
@@ -19,7 +20,7 @@ use crate::memory::Memory;
 use crate::messages::Break;
 use crate::numbers::Numbers;
 use crate::orders::{LOOK, Told};
-use crate::parts::Parts;
+use crate::parts::{PartId, Parts};
 use crate::proof::Places;
 use crate::purses::Purses;
 use crate::reaper::Reaper;
@@ -49,7 +50,7 @@ pub(crate) const CONNECTIONS_MAX: usize = 16_384;
 /// Most connections of administrators.
 pub(crate) const ADMINS_MAX: usize = 64;
 /// Connections that are accepted before others get their turn.
-const ACCEPTS_PER_TURN: usize = 64;
+pub(crate) const ACCEPTS_PER_TURN: usize = 64;
 /// Descriptors that shims cannot have: administrators' connections, one packet with as
 /// many as it may carry, and our own.
 const DESCRIPTORS_RESERVED: usize = ADMINS_MAX + ipc::RECEIVED_MAX + 32;
@@ -76,6 +77,7 @@ const FIXED_PARTS: u64 = 3;
 const FIXED_MADE: u64 = 4;
 const FIXED_ANSWERS: u64 = 5;
 const FIXED_STORE: u64 = 6;
+const FIXED_READ: u64 = 7;
 /// And the domain ids of other guests from here on.
 const FIXED_GUESTS: u64 = 64;
 
@@ -150,10 +152,12 @@ pub(crate) struct Broker {
     pub(crate) protocol_errors: u64,
     /// Complaints of processes about their peers.
     pub(crate) channel_errors: u64,
-    /// Bytes that the rings of dead processes had carried.
-    pub(crate) ring_bytes_of_the_dead: u64,
+    pub(crate) carried: Carried,
     pub(crate) ending: Option<Ending>,
     pub(crate) admins: BTreeMap<u64, AdminConnection>,
+    pub(crate) answers: Answers,
+    /// Started by us, and not to outlive us.
+    helpers: Vec<PartId>,
     pub(crate) culprits: BTreeSet<i32>,
     pub(crate) unlike: Unlike,
     /// Who complained of whom.
@@ -245,9 +249,11 @@ impl Broker {
             numbers: Numbers::default(),
             protocol_errors: 0,
             channel_errors: 0,
-            ring_bytes_of_the_dead: 0,
+            carried: Carried::default(),
             ending: None,
             admins: BTreeMap::new(),
+            answers: Answers::default(),
+            helpers: Vec::new(),
             culprits: BTreeSet::new(),
             unlike: Unlike::default(),
             complaints: BTreeSet::new(),
@@ -271,6 +277,7 @@ impl Broker {
         let fixed = [
             (broker.runtime.control.as_fd(), FIXED_CONTROL),
             (broker.runtime.admin.as_fd(), FIXED_ADMIN),
+            (broker.runtime.read.as_fd(), FIXED_READ),
             (broker.signals.as_fd(), FIXED_SIGNAL),
             (broker.parts.as_fd(), FIXED_PARTS),
             (broker.loads.as_fd(), FIXED_MADE),
@@ -283,6 +290,11 @@ impl Broker {
                 .map_err(|error| doing("epoll_ctl")(error.into()))?;
         }
         broker.go_on_with_guests();
+        for helper in &config.helpers {
+            let start = helper.start(broker.runtime.readers);
+            let id = broker.parts.add(helper.name.clone(), start, None);
+            broker.helpers.push(id);
+        }
         Ok(broker)
     }
 
@@ -309,7 +321,8 @@ impl Broker {
         for event in events {
             match Token::from_data(event.data.u64()) {
                 Token::Fixed(FIXED_CONTROL) => self.accept_shims(),
-                Token::Fixed(FIXED_ADMIN) => self.accept_admins(),
+                Token::Fixed(FIXED_ADMIN) => self.accept_admins(false),
+                Token::Fixed(FIXED_READ) => self.accept_admins(true),
                 Token::Fixed(FIXED_PARTS) => self.parts.bury(),
                 Token::Fixed(FIXED_MADE) => self.rules_are_made(),
                 // Heard below.
@@ -409,8 +422,10 @@ impl Broker {
             mut reaper,
             mut parts,
             mut stacks,
+            helpers,
             ..
         } = self;
+        helpers.into_iter().for_each(|id| parts.end(id));
         for connection in connections.into_values() {
             reaper.close_connection((&connection.peer).into(), connection.socket);
         }
@@ -586,10 +601,8 @@ impl Broker {
             for channel in self.registry.both_ends_in(process) {
                 self.credit_ending(Some(channel));
             }
+            self.ends_are_over(process, &peer);
             for channel in self.registry.live_channels_of(process) {
-                let progress = self.memory.progress(&channel);
-                let sent = progress.map_or(0, |p| p.ring_bytes_tx);
-                self.ring_bytes_of_the_dead = self.ring_bytes_of_the_dead.saturating_add(sent);
                 self.note_usage(&channel);
             }
             // Behind the last look at its memory.

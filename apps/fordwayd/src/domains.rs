@@ -776,10 +776,15 @@ impl Broker {
             if let Some(attached) = self.domains.attached.remove(&id) {
                 self.domains.part(&attached);
             }
-            let actions = self.registry.remove_domain(id);
-            self.carry_out(actions);
-            self.look_at_relayed();
+            self.forget_domain(id);
         }
+    }
+
+    fn forget_domain(&mut self, id: u32) {
+        self.carried.forget(id);
+        let actions = self.registry.remove_domain(id);
+        self.carry_out(actions);
+        self.look_at_relayed();
     }
 
     pub(crate) fn domain_list(&self) -> Vec<admin::Domain> {
@@ -839,9 +844,7 @@ impl Broker {
             self.domains.save_attached();
         }
         self.places.close(domain.netns_cookie);
-        let actions = self.registry.remove_domain(domain.id);
-        self.carry_out(actions);
-        self.look_at_relayed();
+        self.forget_domain(domain.id);
         self.domains.tell_of_domains(&self.registry);
         tracing::info!("domain {name} was removed");
         Reply::Done

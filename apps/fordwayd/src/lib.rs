@@ -9,6 +9,7 @@
 //!                                             ▲
 //!   pidfds ── death ──────────────────────────┘
 //!   administrators ── admin.sock (JSON lines) ──► admin_socket ──► domains, listing
+//!   who only reads ── read.sock (the same) ──────────┘
 //! ```
 //!
 //! - `runtime`: the runtime directory, its lock, its sockets.
@@ -18,6 +19,7 @@
 //! - `memory`: regions that are mapped, read-only, for listings.
 //! - `admin_socket`, `domains`, `listing`: what administrators may ask; `numbers`: how listings name channels.
 //! - `guests`: other guests of Xen, whose programs ours have rings with.
+//! - `carried`: bytes through rings, by domain.
 //! - `filter`: the rules in force, and which connections they let have rings.
 //! - `limits`, `shares`: how much is kept for all, and for one user or namespace.
 //! - `parts`: the supervisor of Fordway's other processes; `stacks`: which of them a domain with a stack of its own has;
@@ -42,6 +44,7 @@ pub mod admin;
 mod admin_socket;
 mod again;
 mod broker;
+mod carried;
 mod connection;
 mod datagrams;
 mod domains;
@@ -69,11 +72,15 @@ mod unlike;
 
 pub use broker::run;
 pub use fordway_registry::{GuestAddresses, Network, Network6};
-pub use runtime::clear;
+pub use runtime::{clear, readers};
 pub use stacks::StackOptions;
 
+use fordway_platform::launch::{self, PartUser};
+use rustix::thread::CapabilitySet;
+use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
 /// How a broker is to run.
 #[derive(Clone, Debug)]
@@ -93,6 +100,39 @@ pub struct Config {
     pub ring_bytes_max: u64,
     /// What it starts for domains with a stack of their own.
     pub programs: Programs,
+    /// What runs beside it.
+    pub helpers: Vec<Helper>,
+}
+
+/// A program that reads what the broker knows. The broker starts it, starts it again, and ends it; root's runs as
+/// [`admin::READER`].
+#[derive(Clone, Debug)]
+pub struct Helper {
+    /// In the log.
+    pub name: String,
+    /// Its file.
+    pub program: PathBuf,
+    /// What it is given.
+    pub arguments: Vec<OsString>,
+}
+
+impl Helper {
+    /// `readers`: of root's broker, the group that may read.
+    fn start(&self, readers: Option<u32>) -> parts::Start {
+        let helper = self.clone();
+        let user = readers.map(|gid| PartUser {
+            uid: admin::READER,
+            gid,
+            // To empty its root.
+            capabilities: CapabilitySet::SYS_ADMIN,
+        });
+        Box::new(move || {
+            let mut command = Command::new(&helper.program);
+            command.args(&helper.arguments).env_clear().current_dir("/");
+            command.stdin(Stdio::null()).stdout(Stdio::null());
+            launch::start_beside(&mut command, user)
+        })
+    }
 }
 
 /// Files of Fordway's other programs. They need not be there until they are asked for.

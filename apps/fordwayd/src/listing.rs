@@ -552,22 +552,4 @@ impl Broker {
             self.registry.note_usage(channel, usage);
         }
     }
-
-    /// Bytes that went through rings, counted at their senders.
-    pub(crate) fn ring_bytes_total(&self) -> u64 {
-        let processes = self.by_process.keys();
-        let live = processes
-            .flat_map(|process| self.registry.live_channels_of(*process))
-            .filter_map(|channel| self.memory.progress(&channel))
-            .map(|progress| progress.ring_bytes_tx);
-        // Programs say what they like of themselves.
-        [
-            self.ring_bytes_relayed(),
-            self.ring_bytes_of_the_dead,
-            self.registry.ring_bytes_reported(),
-        ]
-        .into_iter()
-        .chain(live)
-        .fold(0, u64::saturating_add)
-    }
 }

@@ -101,7 +101,8 @@ impl Broker {
                     return Ok(());
                 }
                 self.credit_ending(self.registry.both_ends_of(process, report.conn_id));
-                if let Some(channel) = self.registry.channel_of(process, report.conn_id) {
+                let had = self.registry.channel_of(process, report.conn_id);
+                if let Some(channel) = had {
                     self.note_usage(&channel);
                     if Reason::from_u32(report.reason) == Some(Reason::Protocol) {
                         self.note_complaint(&channel);
@@ -110,7 +111,11 @@ impl Broker {
                 if report.status == wire::status::WITHDRAWN && report.reason != 0 {
                     self.note_refusal(process, report.reason);
                 }
+                let (id, bytes) = (report.conn_id, [report.ring_bytes_tx, report.ring_bytes_rx]);
                 let actions = self.registry.status(process, report)?;
+                if had.is_some() && self.registry.channel_of(process, id).is_none() {
+                    self.end_is_over(process, bytes);
+                }
                 self.carry_out(actions);
                 Ok(())
             }

@@ -1,6 +1,6 @@
 //! The runtime directory: one broker each, its sockets, and nobody else's hands in it.
 
-use crate::admin::{ADMIN_SOCKET, CONTROL_DIR, CONTROL_SOCKET};
+use crate::admin::{ADMIN_SOCKET, CONTROL_DIR, CONTROL_SOCKET, READ_SOCKET, READER, READERS};
 use crate::domains::ATTACHED_FILE;
 use crate::filter::RULES_FILE;
 use crate::{BrokerError, doing, stacks};
@@ -15,8 +15,11 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 const LOCK_FILE: &str = "broker.lock";
-/// Who is in this group may list domains and connections of root's broker.
-const READERS: &str = "fordway";
+
+/// The group that may read what root's broker knows.
+pub fn readers() -> u32 {
+    process::group(READERS).unwrap_or(READER)
+}
 
 /// A locked runtime directory with its sockets open; they are removed when dropped.
 #[derive(Debug)]
@@ -24,7 +27,8 @@ pub(crate) struct Runtime {
     pub(crate) dir: PathBuf,
     pub(crate) control: OwnedFd,
     pub(crate) admin: OwnedFd,
-    /// The group that may list, if there is one.
+    pub(crate) read: OwnedFd,
+    /// The group that may read; an ordinary user's broker has none.
     pub(crate) readers: Option<u32>,
     /// Says whether some program requires the fast path ([`insisted`]).
     insisted: std::fs::File,
@@ -67,23 +71,24 @@ impl Runtime {
         let given = given(CONTROL_SOCKET).zip(given(ADMIN_SOCKET));
         let insisted = insisted_file(&dir.join(CONTROL_DIR), if root { 0o644 } else { 0o600 })?;
         let control_mode = if root { 0o666 } else { 0o600 };
-        let readers = root.then(|| process::group(READERS)).flatten();
-        let admin_mode = if readers.is_some() { 0o660 } else { 0o600 };
         let inherited = given.is_some();
         let (control, admin) = match given {
             Some(given) => given,
-            None => {
-                let control = open(CONTROL_SOCKET, ipc::Kind::Packets, control_mode)?;
-                let admin = open(ADMIN_SOCKET, ipc::Kind::Stream, admin_mode)?;
-                let path = dir.join(ADMIN_SOCKET);
-                let given = std::os::unix::fs::chown(&path, None, readers);
-                given.map_err(doing(format!("changing the group of {}", path.display())))?;
-                (control, admin)
-            }
+            None => (
+                open(CONTROL_SOCKET, ipc::Kind::Packets, control_mode)?,
+                open(ADMIN_SOCKET, ipc::Kind::Stream, 0o600)?,
+            ),
         };
+        let readers = root.then(readers);
+        let read_mode = if root { 0o660 } else { 0o600 };
+        let read = open(READ_SOCKET, ipc::Kind::Stream, read_mode)?;
+        let path = dir.join(READ_SOCKET);
+        std::os::unix::fs::chown(&path, None, readers)
+            .map_err(doing(format!("changing the group of {}", path.display())))?;
         Ok(Self {
             control,
             admin,
+            read,
             readers,
             insisted,
             inherited,
@@ -104,10 +109,11 @@ impl Runtime {
 
 impl Drop for Runtime {
     fn drop(&mut self) {
-        for name in [CONTROL_SOCKET, ADMIN_SOCKET] {
-            if self.inherited {
-                continue;
-            }
+        let own: &[&str] = match self.inherited {
+            true => &[READ_SOCKET],
+            false => &[CONTROL_SOCKET, ADMIN_SOCKET, READ_SOCKET],
+        };
+        for name in own {
             let _ = std::fs::remove_file(self.dir.join(name));
         }
         let _ = end_insisted(&self.dir.join(CONTROL_DIR));
@@ -148,7 +154,8 @@ pub fn clear(dir: &Path) -> Result<bool, BrokerError> {
     let _lock = is_locked.then(|| lock(dir)).transpose()?;
     let mut had_any = stacks::clear(dir).map_err(doing("clearing away stacks".to_owned()))?;
     had_any |= Fabric::remove(dir)?;
-    for name in [ATTACHED_FILE, RULES_FILE, CONTROL_SOCKET, ADMIN_SOCKET] {
+    let sockets = [CONTROL_SOCKET, ADMIN_SOCKET, READ_SOCKET];
+    for name in [ATTACHED_FILE, RULES_FILE].into_iter().chain(sockets) {
         had_any |= dir.join(name).exists();
         remove(&dir.join(name))?;
     }

@@ -291,7 +291,6 @@ pub struct Registry {
     insisting: insist::Insisting,
     /// Channels of UDP.
     datagrams: datagrams::Datagrams,
-    ring_bytes_reported: u64,
     counts: Counts,
 }
 
@@ -327,7 +326,6 @@ impl Registry {
             alone: alone::Alone::default(),
             insisting: insist::Insisting::default(),
             datagrams: datagrams::Datagrams::default(),
-            ring_bytes_reported: 0,
             counts: Counts::default(),
         }
     }

@@ -333,10 +333,6 @@ impl Registry {
             status::WITHDRAWN => reason,
             _ => None,
         };
-        if matches!(conn.state, ConnState::Channel { .. }) {
-            let reported = report.ring_bytes_tx;
-            self.ring_bytes_reported = self.ring_bytes_reported.saturating_add(reported);
-        }
         let told = reason.unwrap_or(Reason::NoPeer);
         let far = self.far_end_of_pair(key);
         // A socket outlives its pairs, as many as there were.

@@ -187,11 +187,6 @@ impl Registry {
         }
     }
 
-    /// Bytes sent through rings, as processes said when they were done with a channel.
-    pub fn ring_bytes_reported(&self) -> u64 {
-        self.ring_bytes_reported
-    }
-
     /// How a process wants its connections carried.
     pub fn policy(&self, process: ProcessId) -> Option<PathPolicy> {
         Some(self.processes.get(&process)?.policy)

@@ -44,6 +44,7 @@ fn broker_process() {
             stack: env!("CARGO_BIN_EXE_stub-stack").into(),
             library: c_library(),
         },
+        helpers: Vec::new(),
     };
     fordwayd::run(&config, || println!("broker ready")).expect("a broker");
     std::process::exit(0);

@@ -3,6 +3,7 @@
 //! ends, and [`Runtime::close`] checks that.
 #![allow(dead_code)] // each test binary uses its own part
 
+pub mod pair;
 pub mod place;
 pub mod program;
 pub mod stage;

@@ -232,6 +232,9 @@ impl Broker {
             }
         };
         let old = self.listing_of(&back);
+        if let Some(rules) = &back.rules {
+            self.rules.tally.look(rules, &self.rules.filter);
+        }
         let old = old.unwrap_or_else(|| self.rules.listing.clone());
         let changes = changes::changes(&old, &made.listing);
         let epoch = self.rules.epoch() + 1;

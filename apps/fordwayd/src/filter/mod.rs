@@ -42,6 +42,7 @@
 //! ([`PACKET_BYTES`]) that it would have been. A listing shows the sum.
 
 mod changes;
+mod counts;
 pub mod crossing;
 mod kernel;
 pub mod listing;
@@ -132,6 +133,7 @@ pub(crate) struct Rules {
     runtime_dir: PathBuf,
     /// The domains'.
     network: Network,
+    tally: counts::Tally,
     /// Clock of the filter: nanoseconds since then.
     start: Instant,
     /// There is something to credit.
@@ -157,6 +159,7 @@ impl Rules {
     fn none(runtime_dir: PathBuf, network: Network) -> Self {
         Self {
             network,
+            tally: counts::Tally::default(),
             filter: new_filter(),
             listing: String::new(),
             dump: Vec::new(),
@@ -208,6 +211,10 @@ impl Rules {
         self.listing = made.listing;
         self.dump = made.dump;
         self.moved = made.for_kernel.moved;
+        // The same rules count on.
+        if epoch != self.filter.epoch() {
+            self.tally.begin(made.written);
+        }
         self.filter.replace(made.rules, epoch, now_ns);
         self.counts = self.filter.counts_anything();
         self.chains.worked();
@@ -530,6 +537,8 @@ struct Made {
     dump: Vec<u8>,
     /// What the filter carries out. Its counters begin at nothing: the kernel counts on.
     rules: rules::Rules,
+    /// What they had counted when they were written.
+    written: counts::Sums,
     for_kernel: kernel::ForKernel,
 }
 
@@ -550,8 +559,10 @@ impl Made {
         let read = rules::read(&dump).map_err(|what| Fault::Rules(what.0.to_owned()));
         let mut rules = read?;
         let for_kernel = kernel::translate(&listing, &rules).map_err(Fault::Rules)?;
+        let written = counts::sums(&rules);
         rules.forget_counts();
         Ok(Made {
+            written,
             listing,
             dump,
             rules,
@@ -571,12 +582,16 @@ struct There {
 impl There {
     fn of(fabric: &Fabric) -> Result<There, FabricError> {
         let text = fabric.list_rules()?;
-        let mut rules = rules::read(&fabric.dump_rules()?).ok();
-        if let Some(rules) = &mut rules {
-            rules.tables.retain(|table| !kernel::is_own(table));
-        }
+        let rules = read_foreign(&fabric.dump_rules()?).ok();
         Ok(There { text, rules })
     }
+}
+
+/// The fabric's rules without the broker's own table.
+fn read_foreign(dump: &[u8]) -> Result<rules::Rules, rules::Damaged> {
+    let mut rules = rules::read(dump)?;
+    rules.tables.retain(|table| !kernel::is_own(table));
+    Ok(rules)
 }
 
 /// What of the rules cannot be put in force, and how to say it.
@@ -770,6 +785,29 @@ impl Broker {
         self.rules.given += 1;
         let fabric = self.domains.fabric().map_err(Fault::Fabric)?;
         fabric.load_rules(text, sees_ip).map_err(Fault::Fabric)
+    }
+
+    /// `FilterCounts`.
+    pub(crate) fn filter_counts(&mut self) -> Reply {
+        match self.look_at_counts() {
+            Ok(()) => Reply::FilterCounts {
+                epoch: self.rules.epoch(),
+                counts: self.rules.tally.told(),
+            },
+            Err(fault) => fault.reply(),
+        }
+    }
+
+    fn look_at_counts(&mut self) -> Result<(), Fault> {
+        if self.rules.filter.rules().tables.is_empty() {
+            return Ok(());
+        }
+        let fabric = self.domains.fabric().map_err(Fault::Fabric)?;
+        let dump = fabric.dump_rules().map_err(Fault::Fabric)?;
+        let there = read_foreign(&dump).map_err(|what| Fault::Rules(what.0.to_owned()))?;
+        self.credit_all();
+        self.rules.tally.look(&there, &self.rules.filter);
+        Ok(())
     }
 
     /// `FilterList`.

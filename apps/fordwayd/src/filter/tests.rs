@@ -772,3 +772,41 @@ fn a_stack_counts_what_there_is_and_turns_nothing_back() {
     rules.add_counts(epoch, 1, &[(0, u64::MAX, u64::MAX), (0, 1, 1)]);
     assert_eq!(counted(&rules), (u64::MAX, u64::MAX));
 }
+
+#[test]
+fn counts_by_verdict_go_on_when_rules_change() {
+    if !is_root() {
+        return;
+    }
+    let text = |accepted: u64, refused: u64| {
+        format!(
+            "table inet t {{\n chain c {{\n type filter hook forward priority 0; policy drop;\n \
+             tcp dport 1 counter packets {accepted} bytes 100 accept\n \
+             tcp dport 2 counter packets {refused} bytes 0 reject\n counter\n drop\n }}\n}}\n"
+        )
+    };
+    let made = |accepted, refused| Made::of(&text(accepted, refused)).expect("rules");
+    let kernel = |accepted, refused| rules::read(&made(accepted, refused).dump).expect("rules");
+    let mut rules = rules(&text(5, 0));
+    let look = |rules: &mut super::Rules, there| {
+        rules.tally.look(&there, &rules.filter);
+        rules
+            .tally
+            .told()
+            .iter()
+            .map(|count| count.packets)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(look(&mut rules, kernel(8, 1)), [3, 0, 1, 0]);
+    // By rings.
+    rules.filter.add_count(0, (2, 3000).into());
+    assert_eq!(look(&mut rules, kernel(8, 1)), [5, 0, 1, 0]);
+    // They come into force again, with what they have counted.
+    rules.put_in_force(made(10, 1), 1);
+    assert_eq!(look(&mut rules, kernel(11, 1)), [6, 0, 1, 0]);
+    rules.put_in_force(made(100, 100), 2);
+    assert_eq!(look(&mut rules, kernel(101, 100)), [7, 0, 1, 0]);
+    // Somebody sets the kernel's counters back.
+    assert_eq!(look(&mut rules, kernel(0, 0)), [7, 0, 1, 0]);
+    assert_eq!(look(&mut rules, kernel(1, 0)), [8, 0, 1, 0]);
+}

@@ -156,8 +156,6 @@ pub(crate) struct Guests {
     relayed: BTreeMap<(ProcessId, u64), Relayed>,
     /// Links that came of it, by numbers of our own: a senior may name what it likes.
     links: BTreeMap<LinkSide, FarLink>,
-    /// Bytes that processes say they sent through rings of it.
-    ring_bytes_reported: u64,
     /// Those whose senior is gone, until our processes have left them.
     left_links: BTreeSet<LinkSide>,
     /// Pages of processes of ours, also of those that are gone.
@@ -192,7 +190,6 @@ impl Guests {
             joined: BTreeMap::new(),
             relayed: BTreeMap::new(),
             links: BTreeMap::new(),
-            ring_bytes_reported: 0,
             left_links: BTreeSet::new(),
             kept: Kept::default(),
             programs: BTreeMap::new(),
@@ -1386,8 +1383,6 @@ impl Broker {
         let Some(one) = guests.relayed.remove(&(process, report.conn_id)) else {
             return false;
         };
-        let sent = &mut guests.ring_bytes_reported;
-        *sent = sent.saturating_add(report.ring_bytes_tx);
         let up = Up::Status {
             process: process.0,
             conn: report.conn_id,
@@ -1404,6 +1399,7 @@ impl Broker {
             false => guests.tell(one.other, &up),
             true => self.end_links(),
         }
+        self.end_is_over(process, [report.ring_bytes_tx, report.ring_bytes_rx]);
         true
     }
 
@@ -1413,15 +1409,15 @@ impl Broker {
         self.registry.connection(cookie).or_else(afar)
     }
 
-    /// Bytes that went through rings of relayed connections, by their senders' words.
-    pub(crate) fn ring_bytes_relayed(&self) -> u64 {
-        let Some(guests) = &self.guests else {
-            return 0;
-        };
-        let live = guests.relayed.values().filter_map(|one| one.channel);
-        let live = live.filter_map(|channel| self.memory.progress(&channel));
-        live.map(|progress| progress.ring_bytes_tx)
-            .fold(guests.ring_bytes_reported, u64::saturating_add)
+    /// The ends of a process's channels to other guests.
+    pub(crate) fn channels_to_guests(
+        &self,
+        process: ProcessId,
+    ) -> impl Iterator<Item = ChannelView> {
+        let of_process = (process, 0)..=(process, u64::MAX);
+        let guests = self.guests.iter();
+        let relayed = guests.flat_map(move |guests| guests.relayed.range(of_process.clone()));
+        relayed.filter_map(|(_, one)| one.channel)
     }
 
     /// A process of ours has nothing of a link to another guest any more. The number may be another broker's.

@@ -91,6 +91,7 @@ pub fn broker_process() {
         vsock: true,
         ring_bytes_max: 1 << 30,
         programs: fordwayd::Programs::default(),
+        helpers: Vec::new(),
     };
     let result = fordwayd::run(&config, || println!("broker ready"));
     if let Err(error) = result {
