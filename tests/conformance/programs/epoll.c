@@ -200,7 +200,7 @@ static uint64_t crowd(int fd, int (*has_room)(int)) {
     nonblocking(fd, 1);
     for (int rest = 0; rest < 20;) {
         if (!has_room(fd)) {
-            rest++;
+            rest = is_under_way(fd) ? 0 : rest + 1;
             if (by_kernel) usleep(2000);
             continue;
         }
