@@ -151,9 +151,12 @@ fn pairs(connections: Vec<Connection>, wanted: impl Fn(&Connection) -> bool) -> 
 }
 
 /// The same of one end of a listing.
-pub fn text_of(one: &Connection, listed: &[Connection], domains: &[Domain]) -> String {
-    let is_far = |other: &&Connection| key(one) != key(other) && belongs_to(one, other);
-    let far = listed.iter().find(is_far);
+pub fn text_of<'l>(
+    one: &Connection,
+    mut listed: impl Iterator<Item = &'l Connection>,
+    domains: &[Domain],
+) -> String {
+    let far = listed.find(|other| key(one) != key(other) && belongs_to(one, other));
     let ends = [Some(one), far].into_iter().flatten().cloned();
     Told::of(ends.collect()).text(domains)
 }

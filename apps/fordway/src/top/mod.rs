@@ -286,6 +286,23 @@ connections by TX/s;"
     }
 
     #[test]
+    fn ends_outside_are_counted_until_they_are_asked_for() {
+        let mut outside = end("web", 39_000, "kernel", Some("no-peer"));
+        outside.joined = false;
+        let figures = Figures::new(look(Instant::now(), vec![outside]), None, &[]);
+        let mut model = Model::new(figures, &options(""));
+        let (text, _, _) = drawn(&mut model, (80, 10), true);
+        let left_out = !text.contains("web:39000") && text.ends_with("a 1 outside Fordway");
+        assert!(left_out, "{text}");
+        presses(&mut model, "a");
+        let (text, _, _) = drawn(&mut model, (80, 10), true);
+        assert!(
+            text.contains("web:39000") && !text.contains("outside"),
+            "{text}"
+        );
+    }
+
+    #[test]
     fn a_marked_row_stays_marked_where_it_goes() {
         let mut model = model();
         model.press(Press::Down);

@@ -8,7 +8,6 @@ use super::figures::{DomainFigures, End, Figures};
 use crate::cli::Top;
 use crate::table::{Table, fold};
 use crate::why::text_of;
-use fordwayd::admin::{Connection, Domain};
 use serde_json::Value;
 use std::ops::Range;
 
@@ -412,7 +411,7 @@ impl Model {
             false => String::new(),
         };
         if self.mode != Mode::List {
-            return Tone::Strong.of(text + "Esc back, q leave");
+            return Tone::Strong.of(text + "Up, Down scroll, Esc back, q leave");
         }
         let by = self.headings()[self.view().column];
         text += match self.shown {
@@ -426,7 +425,14 @@ impl Model {
         if !self.filter.is_empty() {
             text += &format!(" with \"{}\"", self.filter);
         }
-        Tone::Strong.of(text + "; ? help, q leave")
+        text += "; ? help, q leave";
+        let figures = &self.figures;
+        let is_left_out =
+            |end: &&End| figures.is_shown(end, true) && !figures.is_shown(end, self.all);
+        if let count @ 1.. = figures.ends.iter().filter(is_left_out).count() {
+            text += &format!(", a {count} outside Fordway");
+        }
+        Tone::Strong.of(text)
     }
 }
 
@@ -465,7 +471,7 @@ fn window<R: Row>(view: &mut View, rows: &[R], width: usize, height: usize) -> V
     heading.into_iter().chain(rows).collect()
 }
 
-/// What `fordway ss --json` and `fordway why` say of an end.
+/// What `fordway why` and `fordway ss --json` say of an end.
 fn detail(figures: &Figures, key: &str) -> String {
     let Some(end) = figures.ends.iter().find(|end| end.key == key) else {
         return "this connection has ended\n".to_owned();
@@ -484,21 +490,10 @@ fn detail(figures: &Figures, key: &str) -> String {
     for column in End::COLUMNS.iter().filter(is_more) {
         table.row([column.heading.to_owned(), (column.cell)(end)]);
     }
-    let ends: Vec<Connection> = figures
-        .ends
-        .iter()
-        .map(|end| end.connection.clone())
-        .collect();
-    let domains: Vec<Domain> = figures
-        .domains
-        .iter()
-        .map(|row| row.domain.clone())
-        .collect();
-    format!(
-        "{}\n{}",
-        table.render(),
-        text_of(&end.connection, &ends, &domains)
-    )
+    let ends = figures.ends.iter().map(|end| &end.connection);
+    let domains = figures.domains.iter().map(|row| row.domain.clone());
+    let why = text_of(&end.connection, ends, &domains.collect::<Vec<_>>());
+    format!("{why}\n{}", table.render())
 }
 
 const HELP: &str = "\

@@ -104,7 +104,8 @@ terminal.press("/\x1b")
 terminal.shows("\nhost ")
 for size in [(40, 10), (20, 5), (3, 1), (100, 30)]:
     terminal.resize(*size)
-    terminal.until(size, lambda screen: screen.split("\n")[-1] == "domains by TX/s; ? help, q leave"[: size[0]].rstrip())
+    status = "domains by TX/s; ? help, q leave"[: size[0]].rstrip()
+    terminal.until(size, lambda screen: screen.split("\n")[-1].startswith(status))
 
 # It is stopped, and goes on; by the signal and by the key.
 for stop in [lambda: terminal.program.send_signal(signal.SIGTSTP), lambda: terminal.press("\x1a")]:
