@@ -3,7 +3,7 @@
 import fcntl, os, pty, re, select, signal, struct, subprocess, sys, termios, time
 
 FORDWAY = sys.argv[1:]
-LIMIT_S = 60
+LIMIT_S = 30
 
 
 class Terminal:
@@ -85,6 +85,8 @@ def fordway(*line):
     subprocess.run(FORDWAY + list(line), check=True, stdout=subprocess.DEVNULL)
 
 
+# It waits for the program's end, too.
+signal.alarm(5 * LIMIT_S)
 os.setsid()
 terminal = Terminal()
 fcntl.ioctl(terminal.slave, termios.TIOCSCTTY, 0)
@@ -93,6 +95,8 @@ fcntl.ioctl(terminal.slave, termios.TIOCSCTTY, 0)
 terminal.start()
 terminal.press("?")
 terminal.shows("choose a row")
+# The last line is drawn last; a letter right behind Escape would be another key.
+terminal.shows("Esc back")
 terminal.press("\x1b")
 terminal.shows("connections by TX/s")
 terminal.press("d")
