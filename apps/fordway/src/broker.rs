@@ -1,7 +1,7 @@
 //! The command line's end of the administrator's protocol.
 
 use crate::exit::{Exit, Failure};
-use fordwayd::admin::{ADMIN_SOCKET, CONTROL_SOCKET, Domain, Info, Reply, Request};
+use fordwayd::admin::{ADMIN_SOCKET, CONTROL_SOCKET, Connection, Domain, Info, Reply, Request};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -62,6 +62,14 @@ impl Broker {
     pub fn domains(&self) -> Result<Vec<Domain>, Failure> {
         match self.ask(&Request::DomainList)? {
             Reply::Domains { domains } => Ok(domains),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Asks for all connections.
+    pub fn connections(&self) -> Result<Vec<Connection>, Failure> {
+        match self.ask(&Request::Connections)? {
+            Reply::Connections { connections } => Ok(connections),
             other => Err(unexpected(&other)),
         }
     }

@@ -16,7 +16,6 @@ use crate::exit::Outcome;
 use crate::show::print;
 use crate::{config, places};
 use clap::{Arg, CommandFactory, ValueHint};
-use fordwayd::admin::{Reply, Request};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -44,10 +43,11 @@ enum Known {
 }
 
 /// Arguments whose values the broker knows: command, id, what.
-const KNOWN: [(&str, &str, Known); 8] = [
+const KNOWN: [(&str, &str, Known); 9] = [
     ("run", "domain", Known::Domains),
     ("try", "domain", Known::Domains),
     ("ss", "domain", Known::Domains),
+    ("top", "domain", Known::Domains),
     ("domain show", "name", Known::Domains),
     ("domain rm", "name", Known::Domains),
     ("filter trace", "from", Known::Domains),
@@ -83,10 +83,8 @@ fn ask(what: Known, runtime_dir: Option<PathBuf>) -> Candidates {
                 .collect()
         }
         Known::Connections => {
-            let Ok(Reply::Connections { connections }) = broker.ask(&Request::Connections) else {
-                return Vec::new();
-            };
-            let fast = connections.into_iter().filter(|one| one.path == "fast");
+            let connections = broker.connections().unwrap_or_default().into_iter();
+            let fast = connections.filter(|one| one.path == "fast");
             // Both ends have the number; one is shown.
             let ends: BTreeMap<u64, String> = fast
                 .filter_map(|one| Some((one.channel?, format!("{} {}", one.local, one.remote))))
@@ -286,6 +284,7 @@ mod tests {
             "run --domain ",
             "try --domain ",
             "ss --json --domain ",
+            "top --domain db --domain ",
             "domain show ",
             "domain rm --force ",
             "filter trace --from ",
