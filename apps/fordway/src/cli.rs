@@ -12,6 +12,7 @@ use fordway_platform::launch::CpuList;
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Lets unmodified programs in isolated domains talk over shared memory.
 ///
@@ -53,6 +54,11 @@ pub enum Command {
     Demo(DemoArgs),
     /// List connections: which path each takes, and why if it is the kernel's
     Ss(Ss),
+    /// Show domains and connections live: what moves by which path
+    ///
+    /// Keys: arrows, PgUp, PgDn, Home, End; Enter one connection in detail; / filter by text; s, <, > column
+    /// to sort by, r the other way round; d, c, Tab domains or connections; a all ends; Space pause; ? help; q leave.
+    Top(Top),
     /// Say why connections are not on the fast path, and what would change that
     ///
     /// Of a connection by its number, of all of a process, or of all that have one end there. Nothing
@@ -272,6 +278,35 @@ pub struct Ss {
     pub watch: bool,
     #[command(flatten)]
     pub json: Json,
+}
+
+#[derive(Debug, Args)]
+pub struct Top {
+    /// How long between two looks, 0.1 to 60 seconds
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    pub interval: Duration,
+    /// Only this domain and the ends in it (may be given several times)
+    #[arg(long, value_name = "NAME")]
+    pub domain: Vec<String>,
+    /// Also ends that no program with the library holds
+    #[arg(long)]
+    pub all: bool,
+    /// Print totals and connections as text after each interval, for pipes and files
+    #[arg(long)]
+    pub batch: bool,
+    /// With --batch: end after so many tables
+    #[arg(short = 'n', long, value_name = "COUNT", requires = "batch", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    /// With --batch: print JSON documents (with a schema version) instead, one a line
+    #[arg(long, requires = "batch")]
+    pub json: bool,
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let seconds: Option<f64> = text.parse().ok();
+    let seconds = seconds.filter(|seconds| (0.1..=60.0).contains(seconds));
+    let seconds = seconds.ok_or("not 0.1 to 60 seconds")?;
+    Ok(Duration::from_secs_f64(seconds))
 }
 
 fn reasons() -> PossibleValuesParser {

@@ -43,10 +43,11 @@ enum Known {
 }
 
 /// Arguments whose values the broker knows: command, id, what.
-const KNOWN: [(&str, &str, Known); 8] = [
+const KNOWN: [(&str, &str, Known); 9] = [
     ("run", "domain", Known::Domains),
     ("try", "domain", Known::Domains),
     ("ss", "domain", Known::Domains),
+    ("top", "domain", Known::Domains),
     ("domain show", "name", Known::Domains),
     ("domain rm", "name", Known::Domains),
     ("filter trace", "from", Known::Domains),
@@ -82,10 +83,8 @@ fn ask(what: Known, runtime_dir: Option<PathBuf>) -> Candidates {
                 .collect()
         }
         Known::Connections => {
-            let Ok(connections) = broker.connections() else {
-                return Vec::new();
-            };
-            let fast = connections.into_iter().filter(|one| one.path == "fast");
+            let connections = broker.connections().unwrap_or_default().into_iter();
+            let fast = connections.filter(|one| one.path == "fast");
             // Both ends have the number; one is shown.
             let ends: BTreeMap<u64, String> = fast
                 .filter_map(|one| Some((one.channel?, format!("{} {}", one.local, one.remote))))
@@ -285,6 +284,7 @@ mod tests {
             "run --domain ",
             "try --domain ",
             "ss --json --domain ",
+            "top --domain db --domain ",
             "domain show ",
             "domain rm --force ",
             "filter trace --from ",

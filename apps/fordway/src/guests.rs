@@ -211,7 +211,7 @@ fn peer(domain: Domain) -> String {
 }
 
 /// A row for each guest.
-fn listing(state: &State, nodes: &Nodes) -> Table {
+fn listing(state: &State, nodes: &Nodes) -> Table<'static> {
     let counting = state.nodes();
     let mut table = Table::new(&["NAME", "ID", "ADDRESS", "MAY MEET"], &[1]);
     for (&domain, name) in &state.names {

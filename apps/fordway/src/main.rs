@@ -22,11 +22,13 @@ mod manual;
 mod metrics;
 mod pages;
 mod places;
+mod rates;
 mod run;
 mod serve;
 mod show;
 mod ss;
 mod table;
+mod top;
 mod trace;
 mod try_out;
 mod up;
@@ -72,6 +74,7 @@ fn dispatch(cli: &Cli) -> Outcome {
         Command::Try(options) => try_out::try_out(&broker()?, options),
         Command::Demo(_) => demo::demo(given.is_some()),
         Command::Ss(ss) => ss::ss(&listed()?, ss),
+        Command::Top(options) => top::top(listed()?, options),
         Command::Why(options) => why::why(&listed()?, options),
         Command::Domain(command @ (cli::Domain::List(_) | cli::Domain::Show { .. })) => {
             show::domain(&listed()?, command)

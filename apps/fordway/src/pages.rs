@@ -196,6 +196,54 @@ pub const PAGES: &[Page] = &[
         see: &["ss(8)"],
     },
     Page {
+        command: "top",
+        examples: &[
+            ("fordway top", "a live view; ? tells the keys"),
+            (
+                "fordway top --domain db --domain web --interval 0.5",
+                "the ends in two domains, twice a second",
+            ),
+            (
+                "fordway top --batch -n 10 > top.txt",
+                "totals and connections of ten seconds, as text",
+            ),
+            (
+                "fordway top --batch --json --interval 60",
+                "a document a minute, until it is interrupted",
+            ),
+        ],
+        columns: &[
+            (
+                "CONN, LOCAL, REMOTE, PATH, REASON",
+                "as fordway ss has them; a narrow terminal shows fewer columns",
+            ),
+            (
+                "PROCESS",
+                "PID and name of the program with the library that holds this end",
+            ),
+            (
+                "TX/s, RX/s",
+                "bytes in a second that this end sends and receives through rings; - of an end that was not there a look before",
+            ),
+            (
+                "KERN/s",
+                "both directions through the kernel, or the domain's own stack",
+            ),
+            (
+                "FILL",
+                "bytes in the ring that the far end has not taken yet",
+            ),
+            ("LOST", "datagrams for which the ring had no room"),
+            (
+                "FAST, KERN, STACK",
+                "of a domain: how many of its ends are on which path",
+            ),
+            ("MEMORY", "of a domain: ring memory that it has taken"),
+        ],
+        exits: &[PRIVILEGE, Exit::NotFound, NO_BROKER],
+        see: &["top(1)"],
+    },
+    Page {
         command: "bug-report",
         examples: &[
             (
@@ -762,11 +810,12 @@ pub const CONFIGURATION: [Term; 8] = [
 ];
 
 /// Variables that are read, or set for programs.
-pub const ENVIRONMENT: [Term; 7] = [
+pub const ENVIRONMENT: [Term; 8] = [
     (
         crate::places::SHIM_VARIABLE,
         "the file of the library, looked for before any other place",
     ),
+    ("NO_COLOR", "set to anything: no colours in fordway top"),
     (
         "XDG_RUNTIME_DIR",
         "where the runtime directory of an ordinary user lies",
@@ -811,7 +860,7 @@ pub const FILES: [Term; 6] = [
     (
         "$XDG_RUNTIME_DIR/fordway",
         "an ordinary user's runtime directory; without a session /run/user/UID/fordway or /tmp/fordway-UID. \
-         fordway ss, why, serve, domain list and domain show ask root's broker if none answers there, and root's \
+         fordway ss, top, why, serve, domain list and domain show ask root's broker if none answers there, and root's \
          lets them: by read.sock it answers members of the group fordway",
     ),
     (

@@ -8,13 +8,15 @@
 use crate::broker::Broker;
 use crate::cli::{PathShown, Sort, Ss};
 use crate::exit::{Exit, Failure, Outcome};
+use crate::rates::{Counted, Moved};
 use crate::show::{document, print};
 use crate::table::{Table, bytes};
 use fordway_abi::control::Protocol;
 use fordway_abi::vsock;
 use fordwayd::admin::{Connection, Domain, SCHEMA};
 use serde_json::json;
-use std::collections::{BTreeMap, HashMap};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -26,44 +28,6 @@ const CLEAR: &str = "\x1b[H\x1b[J";
 /// Columns of the table that may be cut: the two addresses.
 const NAMES: [usize; 2] = [1, 2];
 
-/// Bytes of one end.
-#[derive(Clone, Copy, Debug, Default)]
-struct Moved {
-    rings: u64,
-    kernel: u64,
-}
-
-impl Moved {
-    fn of(connection: &Connection) -> Moved {
-        let Connection {
-            ring_bytes_tx,
-            ring_bytes_rx,
-            kernel_bytes_tx,
-            kernel_bytes_rx,
-            ..
-        } = connection;
-        Moved {
-            rings: ring_bytes_tx.saturating_add(*ring_bytes_rx),
-            kernel: kernel_bytes_tx.saturating_add(*kernel_bytes_rx),
-        }
-    }
-
-    fn total(self) -> u64 {
-        self.rings.saturating_add(self.kernel)
-    }
-
-    /// In one second, after `before`. A count may go back: an end starts a new ring.
-    fn rate(self, before: Moved, elapsed: Duration) -> Moved {
-        let rate = |now: u64, before: u64| {
-            (now.saturating_sub(before) as f64 / elapsed.as_secs_f64()) as u64
-        };
-        Moved {
-            rings: rate(self.rings, before.rings),
-            kernel: rate(self.kernel, before.kernel),
-        }
-    }
-}
-
 /// `fordway ss`.
 pub fn ss(broker: &Broker, ss: &Ss) -> Outcome {
     if ss.watch {
@@ -73,33 +37,33 @@ pub fn ss(broker: &Broker, ss: &Ss) -> Outcome {
     if ss.json.json {
         return document(&json!({ "schema": SCHEMA, "connections": listing.shown }));
     }
-    let rows = listing.shown.iter().map(Moved::of);
-    print(&listing.text(["RINGS", "KERNEL"], rows.collect()))
+    let moved = listing.shown.iter().map(moved);
+    print(&listing.text(["RINGS", "KERNEL"], moved.collect()))
+}
+
+/// What an end has moved through rings, and through the kernel.
+fn moved(one: &Connection) -> [u64; 2] {
+    [Moved::by_rings(one), Moved::by_kernel(one)].map(Moved::total)
 }
 
 /// What each end moves in a second, until interrupted.
 fn watch(broker: &Broker, ss: &Ss) -> Outcome {
     let terminal = std::io::stdout().is_terminal();
-    // By socket and far end: a UDP socket has many.
-    let key = |one: &Connection| format!("{} {}", one.cookie, one.remote);
-    let mut before: Option<(Instant, HashMap<String, Moved>)> = None;
+    let mut before: Option<Counted> = None;
     loop {
         let mut listing = Listing::ask(broker, ss)?;
         let now = Instant::now();
-        let moved = listing.shown.iter().map(Moved::of);
-        let seen: HashMap<String, Moved> = listing.shown.iter().map(key).zip(moved).collect();
-        if let Some((then, before)) = before.replace((now, seen)) {
-            let elapsed = now.duration_since(then);
-            let rate = |connection: &Connection| {
-                let before = before.get(&key(connection)).copied();
-                Moved::of(connection).rate(before.unwrap_or_default(), elapsed)
+        if let Some(before) = before.replace(Counted::new(now, &listing.shown)) {
+            let rates = |one: &Connection| {
+                let rates = before.rates(one, now);
+                [rates.rings, rates.kernel].map(|moved| moved.unwrap_or_default().total())
             };
             if ss.sort == Sort::Bytes {
-                let busiest = |one: &Connection| std::cmp::Reverse(rate(one).total());
-                listing.shown.sort_by_key(busiest);
+                let ends = &mut listing.shown;
+                ends.sort_by_cached_key(|one| Reverse(sum(rates(one))));
             }
-            let rates = listing.shown.iter().map(rate).collect();
-            let text = listing.text(["RINGS/s", "KERNEL/s"], rates);
+            let moved = listing.shown.iter().map(rates).collect();
+            let text = listing.text(["RINGS/s", "KERNEL/s"], moved);
             print(&match terminal {
                 true => format!("{CLEAR}{text}"),
                 false => format!("{text}\n"),
@@ -107,6 +71,10 @@ fn watch(broker: &Broker, ss: &Ss) -> Outcome {
         }
         std::thread::sleep(INTERVAL);
     }
+}
+
+fn sum([rings, kernel]: [u64; 2]) -> u64 {
+    rings.saturating_add(kernel)
 }
 
 /// What is asked for, of what the broker lists.
@@ -121,14 +89,7 @@ impl Listing {
     fn ask(broker: &Broker, ss: &Ss) -> Result<Listing, Failure> {
         let connections = broker.connections()?;
         let domains = broker.domains()?;
-        let is_domain = |name: &String| {
-            domains.iter().any(|domain| domain.name == *name)
-                || connections.iter().any(|one| one.domain == *name)
-        };
-        if let Some(name) = ss.domain.as_ref().filter(|name| !is_domain(name)) {
-            let text = format!("there is no domain \"{name}\"; see: fordway domain list");
-            return Err(Failure::new(Exit::NotFound, text));
-        }
+        are_there(ss.domain.as_slice(), &domains, &connections)?;
         let wanted = |one: &Connection| {
             let path = ss.path.is_none_or(|path| one.path == path.word());
             let domain = ss.domain.as_ref().is_none_or(|name| one.domain == *name);
@@ -148,20 +109,20 @@ impl Listing {
     }
 
     /// The table, with what `moved` says of each end, and one line that counts.
-    fn text(&self, units: [&str; 2], moved: Vec<Moved>) -> String {
+    fn text(&self, units: [&str; 2], moved: Vec<[u64; 2]>) -> String {
         let headings = ["CONN", "LOCAL", "REMOTE", "PATH", "REASON"];
         let headings: Vec<&str> = headings.into_iter().chain(units).collect();
         let mut table = Table::new(&headings, &[0, 5, 6]);
         let dash = || "-".to_owned();
-        for (one, moved) in self.shown.iter().zip(moved) {
+        for (one, [rings, kernel]) in self.shown.iter().zip(moved) {
             table.row([
                 one.channel.map_or_else(dash, |number| number.to_string()),
                 marked(one, named(&self.domains, &one.local, Some(&one.domain))),
                 named(&self.domains, &one.remote, one.peer_domain.as_ref()),
                 one.path.clone(),
                 one.reason.clone().unwrap_or_else(dash),
-                bytes(moved.rings),
-                bytes(moved.kernel),
+                bytes(rings),
+                bytes(kernel),
             ]);
         }
         let table = match self.shown.is_empty() {
@@ -195,6 +156,25 @@ impl Listing {
             text += &format!("; {} outside Fordway (--all)", self.strangers);
         }
         crate::table::wrap(&text, "") + "\n"
+    }
+}
+
+/// Refuses a name that no domain has.
+pub fn are_there(
+    names: &[String],
+    domains: &[Domain],
+    connections: &[Connection],
+) -> Result<(), Failure> {
+    let is_there = |name: &String| {
+        domains.iter().any(|domain| domain.name == *name)
+            || connections.iter().any(|one| one.domain == *name)
+    };
+    match names.iter().find(|name| !is_there(name)) {
+        None => Ok(()),
+        Some(name) => {
+            let text = format!("there is no domain \"{name}\"; see: fordway domain list");
+            Err(Failure::new(Exit::NotFound, text))
+        }
     }
 }
 
@@ -236,7 +216,8 @@ pub fn marked(one: &Connection, address: String) -> String {
     }
 }
 
-fn sort(connections: &mut [Connection], by: Sort) {
+/// Sorts a listing.
+pub fn sort(connections: &mut [Connection], by: Sort) {
     let address = |text: &str| text.parse::<SocketAddr>().ok();
     let place = |one: &Connection| {
         (
@@ -250,7 +231,7 @@ fn sort(connections: &mut [Connection], by: Sort) {
         Sort::Domain => {}
         Sort::Number => connections.sort_by_key(|one| one.channel.unwrap_or(u64::MAX)),
         Sort::Path => connections.sort_by_cached_key(|one| (one.path.clone(), one.reason.clone())),
-        Sort::Bytes => connections.sort_by_key(|one| std::cmp::Reverse(Moved::of(one).total())),
+        Sort::Bytes => connections.sort_by_key(|one| Reverse(sum(moved(one)))),
     }
 }
 
@@ -332,7 +313,7 @@ pub mod tests {
         let six = |text: &str| named(&listing.domains, text, Some(&"db".into()));
         assert_eq!(six("[fd00::3]:80"), "db:80");
         assert_eq!(six("[fd00::4]:80"), "db/[fd00::4]:80");
-        let moved = listing.shown.iter().map(Moved::of).collect();
+        let moved = listing.shown.iter().map(moved).collect();
         let text = listing.text(["RINGS", "KERNEL"], moved);
         let expected = "\x20CONN  LOCAL      REMOTE   PATH    REASON  RINGS  KERNEL
 39000  web:39000  db:6379  fast    -       39.0K       0
@@ -365,13 +346,5 @@ pub mod tests {
         assert_eq!(ports(Sort::Number), [1, 2, 3]);
         assert_eq!(ports(Sort::Path), [2, 3, 1]);
         assert_eq!(ports(Sort::Bytes), [3, 2, 1]);
-    }
-
-    #[test]
-    fn a_rate_is_of_one_second() {
-        let at = |rings| Moved { rings, kernel: 0 };
-        let half = Duration::from_millis(500);
-        assert_eq!(at(30).rate(at(10), half).rings, 40);
-        assert_eq!(at(5).rate(at(10), half).rings, 0);
     }
 }

@@ -7,15 +7,15 @@ const CELL_MIN: usize = 9;
 
 /// A table under construction.
 #[derive(Debug)]
-pub struct Table {
+pub struct Table<'r> {
     rows: Vec<Vec<String>>,
     /// Columns whose cells end at one line, as numbers do.
-    right: &'static [usize],
+    right: &'r [usize],
 }
 
-impl Table {
+impl<'r> Table<'r> {
     /// A table with these headings; the columns in `right` are aligned to the right.
-    pub fn new(headings: &[&str], right: &'static [usize]) -> Table {
+    pub fn new(headings: &[&str], right: &'r [usize]) -> Table<'r> {
         let headings = headings.iter().map(|&heading| heading.to_owned()).collect();
         Table {
             rows: vec![headings],
@@ -39,7 +39,8 @@ impl Table {
         self.render_within(terminal_width().unwrap_or(usize::MAX), cut)
     }
 
-    fn render_within(&self, width_max: usize, cut: &[usize]) -> String {
+    /// The same in so many columns.
+    pub fn render_within(&self, width_max: usize, cut: &[usize]) -> String {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let width = |column: usize| {
             self.rows
@@ -98,7 +99,8 @@ pub fn folded(text: &str, indent: &str, mark: &str) -> String {
     }
 }
 
-fn fold(text: &str, width: usize, indent: &str, mark: &str) -> String {
+/// The same in so many columns.
+pub fn fold(text: &str, width: usize, indent: &str, mark: &str) -> String {
     let mut folded = String::new();
     for line in text.lines() {
         let letters = line.trim_start();

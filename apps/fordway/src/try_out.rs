@@ -65,10 +65,8 @@ pub fn try_out(broker: &Broker, options: &Try) -> Outcome {
     say("2 of 2: with the fast path");
     let mut seen: BTreeMap<String, Connection> = BTreeMap::new();
     let fast = run(broker, options, PathChoice::Auto, |child| {
-        let Ok(connections) = broker.connections() else {
-            return;
-        };
         let own = |one: &Connection| one.pid.is_some_and(|pid| descends(pid, child));
+        let connections = broker.connections().unwrap_or_default();
         let own = connections.into_iter().filter(own);
         seen.extend(own.map(|one| (one.cookie.clone(), one)));
     })?;

@@ -10,6 +10,7 @@ use crate::broker::Broker;
 use crate::cli::Why;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::places;
+use crate::rates::{Moved, key};
 use crate::show::{document, print};
 use crate::ss::{marked, named};
 use crate::table::{bytes, folded};
@@ -149,6 +150,17 @@ fn pairs(connections: Vec<Connection>, wanted: impl Fn(&Connection) -> bool) -> 
     told
 }
 
+/// The same of one end of a listing.
+pub fn text_of<'l>(
+    one: &Connection,
+    mut listed: impl Iterator<Item = &'l Connection>,
+    domains: &[Domain],
+) -> String {
+    let far = listed.find(|other| key(one) != key(other) && belongs_to(one, other));
+    let ends = [Some(one), far].into_iter().flatten().cloned();
+    Told::of(ends.collect()).text(domains)
+}
+
 fn belongs_to(one: &Connection, other: &Connection) -> bool {
     let has_channel = one.channel.is_some() && one.channel == other.channel;
     let faces = |one: &Connection, other: &Connection| {
@@ -193,9 +205,8 @@ impl Told {
             let holder = end.map_or_else(|| NOT_LISTED.to_owned(), holder);
             let _ = writeln!(text, "  {name}: {holder}");
         }
-        let rings = first.ring_bytes_tx.saturating_add(first.ring_bytes_rx);
-        let kernel = first.kernel_bytes_tx.saturating_add(first.kernel_bytes_rx);
-        let [rings, kernel] = [rings, kernel].map(bytes);
+        let moved = [Moved::by_rings(first), Moved::by_kernel(first)].map(Moved::total);
+        let [rings, kernel] = moved.map(bytes);
         // Of UDP the kernel counts none.
         let by_kernel = match first.protocol == Protocol::Udp.word() {
             true => String::new(),
@@ -238,7 +249,8 @@ fn holder(end: &Connection) -> String {
     }
 }
 
-fn name_of(pid: i32) -> Option<String> {
+/// A process's own word, as a terminal may have it.
+pub fn name_of(pid: i32) -> Option<String> {
     let name = fs::read(format!("/proc/{pid}/comm")).ok()?;
     Some(shown(String::from_utf8_lossy(&name).trim_end()))
 }

@@ -9,6 +9,7 @@ mod support;
 
 use judge::{docs, faults, schema};
 use serde_json::Value;
+use std::cell::RefCell;
 use std::fs;
 use std::time::{Duration, Instant};
 use support::pair::Pair;
@@ -68,6 +69,12 @@ fn documents_have_the_form_of_their_schemas() {
         .say("why 127.0.0.1:1")
         .fails(7, "there is no connection of 127.0.0.1:1");
     runtime.say("why db").fails(2, "db has no port");
+    let top = runtime.say("top --batch --json --all -n 2 --interval 0.1");
+    let top = top.check(0).stdout;
+    assert_eq!(top.lines().count(), 2, "{top}");
+    for line in top.lines() {
+        holds(&serde_json::from_str(line).expect("JSON"), "top.json");
+    }
     holds(&runtime.json("env"), "env.json");
     // Healthy or not.
     holds(&parsed(&runtime.say("doctor --json")), "doctor.json");
@@ -115,6 +122,18 @@ fn both_ends_say_that_a_downgrade_was_asked_for() {
     let rows = until(&|row| row["path"] == "fast" && moved(row, "ring_bytes_tx"));
     assert_eq!(rows[0]["channel"], rows[1]["channel"]);
     let number = rows[0]["channel"].as_u64().expect("a number");
+    let top = "top --batch --json -n 1 --interval 0.5".split(' ');
+    let top = runtime.command(top).stdout(Stdio::piped()).spawn();
+    let top = RefCell::new(top.expect("start"));
+    until(&|_| top.borrow_mut().try_wait().expect("wait").is_some());
+    let output = top.into_inner().wait_with_output().expect("output");
+    let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    holds(&document, "top.json");
+    for end in document["connections"].as_array().expect("ends") {
+        assert!(moved(&end["rates"]["rings"], "tx_bytes_per_s"), "{end:#}");
+        assert!(end["fill_bytes"].is_u64(), "{end:#}");
+    }
+    assert!(moved(&document["totals"], "fast_ends"), "{document:#}");
     let run = runtime.run_dir().display().to_string();
     let complete = ["complete", "--", "--runtime-dir", &run, "downgrade", ""];
     let said = runtime.fordway(complete).check(0).stdout;

@@ -303,7 +303,9 @@ pub fn leaving() {
 mod tests {
     use super::*;
     use crate::state::Conn;
+    use crate::sys::sys;
     use crate::testing::{Channel, Silent, free, tables, take_all};
+    use fordway_sockets::{End as _, ends};
     use std::time::{Duration, Instant};
 
     #[test]
@@ -377,5 +379,37 @@ mod tests {
             assert!(channels.iter().all(|channel| channel.owed() == 0));
             assert!(peers.join().expect("the peers"));
         }
+    }
+
+    /// This process owes the end behind bytes that its relative sends.
+    #[test]
+    fn an_end_that_is_due_follows_what_a_relative_has_sent() {
+        let _turn = tables();
+        let _broker = Silent::broker();
+        let channel = Channel::new([90, 91], |_, _| ());
+        let (near, far) = (channel.ends[0], channel.fds[1]);
+        let count = channel.owe();
+        assert!(!ends::before_shutdown(&near.end(), true, false), "put off");
+        // A relative has the producer's words in common, and knows of no end.
+        let mut taken = 0;
+        while channel.owed() != 0 {
+            let producer = near.producer();
+            let (base, length) = producer.back_run();
+            match near.end().send_run(base, length) {
+                Ok(sent) => producer.back_sent(sent),
+                Err(error) => {
+                    assert_eq!(error, libc::EAGAIN);
+                    taken += take_all(far, 1, -1);
+                }
+            }
+        }
+        down::serve(&near.end());
+        assert_eq!(taken + take_all(far, count - taken, -1), count);
+        let mut entry = libc::pollfd {
+            fd: far,
+            events: libc::POLLRDHUP,
+            revents: 0,
+        };
+        assert_eq!(sys!(SYS_poll, &raw mut entry, 1, 10_000), Ok(1));
     }
 }

@@ -230,8 +230,11 @@ pub unsafe fn getsockopt(
             upgrade::sight(conn, fd);
         } else if *length as usize == size_of::<c_int>() {
             let error = value.cast::<c_int>();
-            if error.read_unaligned() == 0 {
+            let by_kernel = error.read_unaligned();
+            if by_kernel == 0 {
                 error.write_unaligned(ends::socket_error(&conn.end()));
+            } else if ends::is_told_again(conn, by_kernel) {
+                error.write_unaligned(0);
             }
         }
     }

@@ -354,9 +354,12 @@ fn look(fds: &mut [libc::pollfd]) -> usize {
     for entry in fds {
         entry.revents = 0;
         if let Some(conn) = paired(entry.fd) {
+            let room = libc::POLLOUT | libc::POLLWRNORM;
             entry.revents = ring_events(conn, entry);
-            if entry.revents & (libc::POLLOUT | libc::POLLWRNORM) != 0 {
+            if entry.revents & room != 0 {
                 epoll::note_room_told(conn);
+            } else if entry.events & room != 0 {
+                epoll::polled_in_vain(conn);
             }
         } else {
             entry.revents = datagram_events(entry);

@@ -216,6 +216,16 @@ pub mod rx_state {
     pub const DRAIN: u32 = 3;
 }
 
+/// Who asked for room of the ring in vain (`Endpoint::no_space`): whoever did, the next room is an edge (SOCK_NOSPACE).
+pub mod no_space {
+    /// Nobody since room was last told of.
+    pub const NOBODY: u32 = 0;
+    /// A send: whoever asks is told of a third of the ring from then on, not of what a larger ring might hold.
+    pub const SEND: u32 = 1;
+    /// A wait (poll, select, epoll).
+    pub const WAIT: u32 = 2;
+}
+
 /// Bits of `Endpoint::tx_flags`.
 pub mod tx_flags {
     /// The program has shut its sending half (shutdown): EOF is clean.
@@ -335,7 +345,7 @@ pub struct TxOwnLine {
     pub back_at: AtomicU64,
     /// Times the ring was found full since it last grew.
     pub full_count: AtomicU32,
-    /// 1 after a send found no room: the next room is an edge (SOCK_NOSPACE).
+    /// One of [`no_space`].
     pub no_space: AtomicU32,
     /// Calls of the program that move data, from the moment when this side got its channel
     /// up to the one when it entered its ring, about. For the broker's counts.

@@ -7,11 +7,6 @@
 use crate::proc;
 use std::collections::BTreeMap;
 use std::fs;
-use std::time::{Duration, Instant};
-
-/// How long the broker may take to come to rest, and between two looks.
-const REST_LIMIT: Duration = Duration::from_secs(2);
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// How many of each kind of thing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,18 +30,13 @@ impl BrokerState {
         BrokerState(counts)
     }
 
-    /// As soon as two looks agree.
-    pub fn settled(pid: u32) -> BrokerState {
-        let until = Instant::now() + REST_LIMIT;
-        let mut last = BrokerState::of(pid);
-        loop {
-            std::thread::sleep(LOOK_AGAIN);
-            let now = BrokerState::of(pid);
-            if now == last || Instant::now() > until {
-                return now;
-            }
-            last = now;
+    /// The same but for one of a kind, which the one who looks has made.
+    pub(crate) fn but_one(mut self, kind: &str) -> BrokerState {
+        if let Some(count) = self.0.get_mut(kind) {
+            *count -= 1;
         }
+        self.0.retain(|_, count| *count > 0);
+        self
     }
 
     /// What has become more or less, in words.
@@ -111,5 +101,6 @@ mod tests {
         child.wait().unwrap();
         assert_eq!(kept.differences(&before), "1 x /dev/zero (before: 0)");
         assert_eq!(after.differences(&before), "");
+        assert_eq!(kept.but_one("/dev/zero"), before);
     }
 }

@@ -24,6 +24,7 @@
 
 pub use crate::program::{Output, Program, Spawn, Stdin, Stdout};
 
+use crate::broker_state::BrokerState;
 use crate::{interrupt, proc, program};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use fordwayd::admin::{ADMIN_SOCKET, Connection, Domain, Info, Reply, Request};
@@ -44,6 +45,8 @@ use std::time::{Duration, Instant};
 const BROKER_LIMIT: Duration = Duration::from_secs(20);
 /// How long processes may take to vanish once their program has ended.
 const SETTLE_LIMIT: Duration = Duration::from_secs(3);
+/// How long the broker may take to let go of what ended programs held.
+const REST_LIMIT: Duration = Duration::from_secs(30);
 /// Between two looks at something that nobody announces.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
@@ -346,6 +349,24 @@ impl Lab {
     /// Bytes that went through rings so far, closed connections included.
     pub fn ring_bytes(&self) -> Result<u64> {
         Ok(self.info()?.ring_bytes_total)
+    }
+
+    /// What the broker holds on to at rest: no process, and two looks that agree. The broker has answered a question before
+    /// each look, so what was closed before the question is gone; the socket of the question, still open, does not count.
+    pub fn broker_at_rest(&self) -> Result<BrokerState> {
+        let mut seen = None;
+        self.wait_until(REST_LIMIT, "the broker is at rest", || {
+            let mut question = self.put(&[Request::Info])?;
+            let processes = match question.answer()? {
+                Reply::Info(info) => info.processes,
+                other => return Err(unexpected(&other)),
+            };
+            let now = Some(BrokerState::of(self.broker_pid()?).but_one("socket"));
+            let rests = processes == 0 && now == seen;
+            seen = now;
+            Ok(rests)
+        })?;
+        seen.context("no look")
     }
 
     /// Returns when a condition holds; bounded, with no other synchronisation at hand.

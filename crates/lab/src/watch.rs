@@ -16,7 +16,7 @@ const INTERVAL: Duration = Duration::from_millis(10);
 /// Domain, local and remote name, channel.
 type End = (String, String, String, Option<u64>);
 
-/// The last row of each.
+/// The last row of each, with the most bytes that any had.
 type Rows = BTreeMap<End, Connection>;
 
 /// A running watch.
@@ -44,7 +44,7 @@ impl Watch {
         }
     }
 
-    /// What it saw so far: the last (largest) row of each channel and each end.
+    /// What it saw so far: the last row of each channel and each end, with the most bytes that any had.
     pub fn rows(&self) -> Vec<Connection> {
         let rows = self.shared.rows.lock();
         let rows = rows.unwrap_or_else(PoisonError::into_inner);
@@ -88,12 +88,21 @@ fn watch(dir: &Path, shared: &Shared, enough: fn(&Connection) -> bool) {
 }
 
 /// A connection's later row takes the place of the earlier one. Whose it was stays, when its program has closed
-/// it and the kernel still sends what is left.
+/// it and the kernel still sends what is left; so does each number of bytes that was larger, since a row whose
+/// rings are about to go may come without.
 fn keep(rows: &mut Rows, mut row: Connection) {
     let (domain, local) = (row.domain.clone(), row.local.clone());
     let end = (domain, local, row.remote.clone(), row.channel);
     if let Some(earlier) = rows.get(&end) {
         row.pid = row.pid.or(earlier.pid);
+        for (now, then) in [
+            (&mut row.ring_bytes_tx, earlier.ring_bytes_tx),
+            (&mut row.ring_bytes_rx, earlier.ring_bytes_rx),
+            (&mut row.kernel_bytes_tx, earlier.kernel_bytes_tx),
+            (&mut row.kernel_bytes_rx, earlier.kernel_bytes_rx),
+        ] {
+            *now = then.max(*now);
+        }
     }
     rows.insert(end, row);
 }

@@ -3,6 +3,7 @@
 
 use fordway_lab::proc;
 use fordway_lab::{Lab, PathChoice, Place, Program, Spawn, Stdin};
+use fordwayd::admin::Request;
 use std::time::Duration;
 
 fn lab() -> Option<Lab> {
@@ -35,6 +36,7 @@ fn two_domains_talk_and_nothing_is_left() {
     let port = "4444";
     let echo = Spawn::new([
         "socat",
+        "-t30",
         &format!("TCP-LISTEN:{port},fork,reuseaddr"),
         "EXEC:cat",
     ]);
@@ -59,6 +61,20 @@ fn two_domains_talk_and_nothing_is_left() {
     assert_eq!(lab.leftovers(), [""; 0]);
     assert_eq!(lab.close(), [""; 0]);
     assert!(!dir.exists());
+}
+
+#[test]
+fn a_broker_at_rest_holds_nothing_of_who_has_hung_up() {
+    let Some(lab) = lab() else { return };
+    let before = lab.broker_at_rest().unwrap();
+    for _ in 0..50 {
+        let mut question = lab.put(&[Request::Info]).unwrap();
+        question.answer().unwrap();
+        let while_open = lab.broker_at_rest().unwrap();
+        assert_ne!(while_open, before);
+        drop(question);
+        assert_eq!(lab.broker_at_rest().unwrap(), before);
+    }
 }
 
 #[test]

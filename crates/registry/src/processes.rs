@@ -342,7 +342,7 @@ impl Registry {
             Some(reason) => {
                 let past = OnKernel {
                     reason,
-                    channel_id,
+                    channel_id: report.channel_id,
                     ring_bytes_tx: report.ring_bytes_tx,
                     ring_bytes_rx: report.ring_bytes_rx,
                     far,

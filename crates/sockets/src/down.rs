@@ -23,6 +23,7 @@
 use crate::flush::Wait;
 use crate::{
     End, Half, Lost, NoLock, Result, State, attention, carried, ends, flush_back, holding, receive,
+    send,
 };
 use core::sync::atomic::{Ordering, fence};
 use fordway_abi::reason::Reason;
@@ -480,6 +481,8 @@ pub fn give_up_if_over(end: &impl End) {
     if is_there {
         carried::keep(end);
     }
+    // A relative may have sent the rest.
+    send::end_if_due(end);
     let link = give_up(end);
     let _shield = end.shield();
     drop((tx, rx));

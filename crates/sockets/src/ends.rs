@@ -15,7 +15,7 @@
 //! ([`peer_process_gone`]): then the bytes that nobody took are sent again by the kernel, as
 //! soon as it is clear that no FIN is on its way.
 
-use crate::{End, Half, Moved, Result, Source, down, holding, is_owed};
+use crate::{End, Half, Moved, Result, Source, State, down, holding, is_owed};
 use core::sync::atomic::{Ordering, fence};
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::{tx_flags, tx_state};
@@ -190,11 +190,15 @@ pub(crate) fn send<E: End>(
     }
 }
 
-/// What the program was told by the ring, the kernel may come to know a moment later: it is told once (linux: sk_stream_error).
+/// An error by which the kernel tells of the connection: whether it is a reset of which the program was told before. It is told once
+/// (linux: sk_stream_error), and what the ring has told, the kernel may come to know a moment later.
+pub fn is_told_again(state: &State, error: i32) -> bool {
+    matches!(error, libc::ECONNRESET | libc::EPIPE) && state.reset_told.swap(true, Ordering::AcqRel)
+}
+
 fn by_kernel_behind(end: &impl End, source: &mut impl Source) -> Result<Moved> {
-    let was_told = !is_untold(end);
     match source.by_kernel() {
-        Err(libc::ECONNRESET) if was_told => {
+        Err(error @ libc::ECONNRESET) if is_told_again(end.state(), error) => {
             source.break_pipe();
             Err(libc::EPIPE)
         }

@@ -2,7 +2,7 @@
 
 use crate::{End, attention, sends_by_kernel};
 use core::sync::atomic::{AtomicU64, Ordering, fence};
-use fordway_abi::shm::tx_state;
+use fordway_abi::shm::{no_space, tx_state};
 
 /// What a connection is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,8 @@ pub fn is_ready(end: &impl End, want: Want) -> bool {
 pub fn has_room(end: &impl End) -> bool {
     let producer = end.producer();
     producer.room_hint() * 3 >= producer.capacity_bytes()
-        || end.own().tx_own.no_space.load(Ordering::Relaxed) == 0 && producer.may_grow()
+        || end.own().tx_own.no_space.load(Ordering::Relaxed) != no_space::SEND
+            && producer.may_grow()
 }
 
 /// Which channel the connection has, if any; never the same again for another one. Waiters

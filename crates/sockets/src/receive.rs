@@ -333,7 +333,9 @@ fn before_ring(end: &impl End, target: &mut impl Target, state: u32) -> Result<O
                 end.state().forget(seen, libc::POLLIN as u32);
                 return Ok(vain(end, state, Moved::Nothing));
             }
-            Err(error) => return Err(told_by_kernel(end.state(), error)),
+            Err(error) => {
+                return told_by_kernel(end.state(), error).map(|count| Some(Moved::Bytes(count)));
+            }
         }
         if producer_state(end) != state {
             return Ok(None);
@@ -426,16 +428,16 @@ fn by_kernel(end: &impl End, target: &mut impl Target, limit: usize) -> Result<M
             end.state().forget(seen, libc::POLLIN as u32);
             Ok(Moved::Nothing)
         }
-        Err(error) => Err(told_by_kernel(end.state(), error)),
+        Err(error) => told_by_kernel(end.state(), error).map(Moved::Bytes),
     }
 }
 
-/// The kernel knows of the reset, and has said so: it is not told a second time.
-fn told_by_kernel(state: &State, error: i32) -> i32 {
-    if matches!(error, libc::ECONNRESET | libc::EPIPE) {
-        state.reset_told.store(true, Ordering::Relaxed);
+/// What the kernel says in place of bytes. Behind a reset that the program knows of there is the end of file: 0 bytes.
+fn told_by_kernel(state: &State, error: i32) -> Result<usize> {
+    match ends::is_told_again(state, error) {
+        true => Ok(0),
+        false => Err(error),
     }
-    error
 }
 
 /// The ring is empty: is there an end of file, or an error, behind it? The kernel knows, but
@@ -463,7 +465,7 @@ fn behind_ring<E: End>(end: &E, target: &mut impl Target) -> Result<(Option<Move
             state.calm.store(published, Ordering::Relaxed);
             return Ok((Some(Moved::Nothing), false));
         }
-        other => other.map_err(|error| told_by_kernel(state, error))?,
+        other => other.or_else(|error| told_by_kernel(state, error))?,
     };
     if count != 0 {
         if consumer.producer_state() == tx_state::RING {

@@ -231,8 +231,13 @@ pub fn flush_back(end: &impl End) -> Result<bool> {
             Err(error) => return Err(error),
         }
     }
+    end_if_due(end);
+    Ok(true)
+}
+
+/// Sends the end that waits behind what this process had to send by the kernel, all of which has gone. Under the lock.
+pub(crate) fn end_if_due(end: &impl End) {
     if end.state().end_due.swap(false, Ordering::Relaxed) {
         end.shut_sending();
     }
-    Ok(true)
 }

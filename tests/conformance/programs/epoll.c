@@ -183,15 +183,24 @@ static void lt_out_of_a_full_one(int fd) {
     show_epoll("room", 5000);
     show_epoll("room", 5000);
 }
-// Whoever asks before each send meets no EAGAIN: room is news all the same.
-static void et_out_of_a_crowded_one(int fd) {
+static int room_by_poll(int fd) {
+    int shown;
+    return pollx(fd, POLLOUT, 0, &shown) == 1;
+}
+static int levels;
+static int room_by_levels(int fd) {
+    (void)fd;
+    struct epoll_event event;
+    return epoll_wait(levels, &event, 1, 0) == 1;
+}
+// Sends until there is no room to be told of; how much.
+static uint64_t crowd(int fd, int (*has_room)(int)) {
     static char block[65536];
     uint64_t sent = 0;
-    int shown;
     nonblocking(fd, 1);
     for (int rest = 0; rest < 20;) {
-        if (pollx(fd, POLLOUT, 0, &shown) != 1) {
-            rest++;
+        if (!has_room(fd)) {
+            rest = is_under_way(fd) ? 0 : rest + 1;
             if (by_kernel) usleep(2000);
             continue;
         }
@@ -201,11 +210,35 @@ static void et_out_of_a_crowded_one(int fd) {
         sent += now;
         rest = 0;
     }
+    return sent;
+}
+// Whoever asks before each send meets no EAGAIN: room is news all the same.
+static void et_out_of_a_crowded_one(int fd) {
+    uint64_t sent = crowd(fd, room_by_poll);
     ep = watching(fd, EPOLLOUT | EPOLLET, 1);
     show_epoll("crowded", 0);
     ask(RECEIVE, sent);
     show_epoll("room", 5000);
     show_epoll("nothing new", 0);
+}
+// Nor does it matter that others asked, and the item's own room was told of before.
+static void et_out_beside_a_poll(int fd) {
+    ep = watching(fd, EPOLLOUT | EPOLLET, 1);
+    show_epoll("empty", 0);
+    uint64_t sent = crowd(fd, room_by_poll);
+    ask(RECEIVE, sent);
+    show_epoll("room", 5000);
+    show_epoll("nothing new", 0);
+}
+static void et_out_beside_levels(int fd) {
+    ep = watching(fd, EPOLLOUT | EPOLLET, 1);
+    show_epoll("empty", 0);
+    levels = watching(fd, EPOLLOUT, 1);
+    uint64_t sent = crowd(fd, room_by_levels);
+    ask(RECEIVE, sent);
+    show_epoll("room", 5000);
+    show_epoll("nothing new", 0);
+    close(levels);
 }
 static void masks_changed(int fd) {
     ep = watching(fd, 0, 1);
@@ -500,6 +533,8 @@ const struct test_case cases[] = {
     {"et_many_writes_one_edge", WARM, et_many_writes_one_edge, servant},
     {"lt_two_epolls", WARM, lt_two_epolls, servant},
     {"et_out_of_a_crowded_one", WARM, et_out_of_a_crowded_one, servant},
+    {"et_out_beside_a_poll", WARM, et_out_beside_a_poll, servant},
+    {"et_out_beside_levels", WARM, et_out_beside_levels, servant},
     {"lt_out_of_a_full_one", WARM, lt_out_of_a_full_one, servant},
     {"masks_changed", WARM, masks_changed, servant},
     {"data_is_kept", WARM, data_is_kept, servant},

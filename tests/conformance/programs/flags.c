@@ -235,7 +235,7 @@ static void handle(int signal, int flags) {
     sigaction(signal, &action, NULL);
 }
 static void *interrupter(void *thread) {
-    usleep(60000);
+    asleep(getpid(), getpid());
     pthread_kill(*(pthread_t *)thread, SIGUSR1);
     return NULL;
 }

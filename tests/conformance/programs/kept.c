@@ -50,7 +50,7 @@ static void by_ioctl(int fd) { asynchronous(fd, 1); }
 // Sends bytes until something comes beside an answer: time stamps begin some time after they
 // were asked for.
 static void show(int fd, int level, int type) {
-    for (int round = 0; round < 2000; round++) {
+    for (int round = 0; round < 20000; round++) {
         char byte, room[256];
         struct iovec part = {&byte, 1};
         struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};

@@ -25,10 +25,22 @@ static void many_wait_a(int fd) {
     pthread_join(later_thread, NULL);
     over(fd);
 }
+static volatile int has_returned;
+static void *once_returned(void *unused) {
+    usleep(40000);
+    tell(1);
+    hear();
+    while (!has_returned) usleep(1000);
+    tell(1);
+    hear();
+    return unused;
+}
 static void many_one_a(int fd) {
     prepare(3, 5);
-    five_later();
+    // A call that waited for the second message would wait for ever.
+    pthread_create(&later_thread, NULL, once_returned, NULL);
     say("waits for one %s", outcome(recvmmsg(fd, several, 3, MSG_WAITFORONE, NULL)));
+    has_returned = 1;
     lengths(3);
     pthread_join(later_thread, NULL);
     say("none %s", outcome(recvmmsg(fd, several, 3, MSG_WAITFORONE | MSG_DONTWAIT, NULL)));

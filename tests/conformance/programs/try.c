@@ -363,7 +363,7 @@ void halt(pid_t pid) {
 
 // Whether bytes are on their way that may make room when they arrive: the kernel keeps none
 // back only once the peer's window is shut.
-static int is_under_way(int fd) {
+int is_under_way(int fd) {
     struct tcp_info info = tcp_info(fd);
     return info.tcpi_unacked || (info.tcpi_notsent_bytes && info.tcpi_snd_wnd);
 }

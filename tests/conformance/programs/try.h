@@ -89,6 +89,7 @@ const char *beside(const char *name);        // path of another compiled program
 void asleep(pid_t pid, pid_t tid);           // until that thread sleeps in the kernel
 void delivered(pid_t pid, int number);       // until that signal, sent to the process, has come, or is blocked
 void halt(pid_t pid);                        // SIGSTOP, until it has stopped
+int is_under_way(int fd);                    // bytes that may make room when they arrive
 void cram(int fd);                          // sends until nothing more goes in
 long raw_syscall(long number, long a, long b, long c, long d, long e, long f);
 

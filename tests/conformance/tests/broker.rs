@@ -262,7 +262,10 @@ fn require_fast_takes_the_other_end_along() -> Result<()> {
             "{server:?} and {client:?}: {sent:?}"
         );
     }
-    // Nobody requires it any more: all is as before.
+    // Nobody requires it any more, once the broker knows that they ended: all is as before.
+    bed.lab.wait_until(PATIENCE, "nobody is there", || {
+        Ok(bed.lab.info()?.processes == 0)
+    })?;
     let sent = short(&bed, auto, auto, "sleep")?;
     let by_kernel = |end: &Sent| end.all == SHORT_BYTES && end.by_kernel == SHORT_BYTES;
     ensure!(sent.len() == 2 && sent.iter().all(by_kernel), "{sent:?}");

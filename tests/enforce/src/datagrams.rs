@@ -1,20 +1,24 @@
 //! Datagrams: an echo, one that asks it, and a stream in one direction.
 //!
 //! The asker takes a number on each line of its standard input, and asks so often; it prints
-//! `asked ANSWERED LOST REFUSED`. It gives up behind [`LOST_MAX`] losses in a row. The streamer sends numbered datagrams
-//! without end; at each line it prints `sent NUMBER`, the last one it had sent when it read the line. Who takes them prints
-//! `got NUMBER`, the highest that came, when its standard input has a line. An answer or a number that was not sent is a failure.
+//! `asked ANSWERED LOST REFUSED`. It gives up behind [`SILENT_MAX`] questions without an answer. Once an answer has come, the
+//! asker waits long for each other one: late is not lost. The streamer sends numbered datagrams without end; at each line it
+//! prints `sent NUMBER`, the last one it had sent when it read the line. Who takes them prints `got NUMBER`, the highest that
+//! came, when its standard input has a line. An answer or a number that was not sent is a failure.
 
 use anyhow::{Result, bail, ensure};
+use std::collections::BTreeSet;
 use std::io::{BufRead, ErrorKind, Write};
 use std::net::{Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// An answer that takes longer is lost.
+/// How long a question waits for an answer, where none has come yet.
 const PATIENCE: Duration = Duration::from_millis(400);
-const LOST_MAX: u64 = 4;
+/// So many times as long, where one has.
+const PATIENCE_TIMES: u32 = 25;
+const SILENT_MAX: u64 = 4;
 
 /// Until it is ended.
 pub fn echo(port: u16) -> Result<()> {
@@ -59,40 +63,53 @@ pub fn ask(server: SocketAddr, ttl: Option<u32>) -> Result<()> {
     let mut number: u64 = 0;
     for line in std::io::stdin().lock().lines() {
         let count: u64 = line?.parse()?;
-        let (mut answered, mut lost, mut refused, mut in_a_row) = (0, 0, 0, 0);
+        let (mut answered, mut open, mut refused) = (0, BTreeSet::new(), 0);
         for _ in 0..count {
             number += 1;
-            match round(&socket, number) {
-                Ok(true) => (answered, in_a_row) = (answered + 1, 0),
-                Ok(false) => (lost, in_a_row) = (lost + 1, in_a_row + 1),
+            open.insert(number);
+            match round(&socket, number, &mut open, &mut answered) {
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-                    (refused, in_a_row) = (refused + 1, in_a_row + 1);
+                    open.remove(&number);
+                    refused += 1;
                 }
-                Err(error) => bail!(error),
+                done => done?,
             }
-            if in_a_row == LOST_MAX {
+            let silent = open.len() as u64 + refused;
+            if silent == SILENT_MAX || (silent != 0 && answered != 0) {
                 break;
             }
         }
-        say(&format!("asked {answered} {lost} {refused}"))?;
+        say(&format!("asked {answered} {} {refused}", open.len()))?;
     }
     Ok(())
 }
 
-/// Whether the answer came.
-fn round(socket: &UdpSocket, number: u64) -> std::io::Result<bool> {
+/// Asks, and hears until no question is open, or nothing has come for too long.
+fn round(
+    socket: &UdpSocket,
+    number: u64,
+    open: &mut BTreeSet<u64>,
+    answered: &mut u64,
+) -> std::io::Result<()> {
     socket.send(&number.to_le_bytes())?;
-    loop {
+    let mut silences = 0;
+    while !open.is_empty() {
         let mut got = [0; 8];
-        match socket.recv(&mut got) {
-            Ok(8) if u64::from_le_bytes(got) == number => return Ok(true),
-            // Of one that was given up.
-            Ok(8) if u64::from_le_bytes(got) < number => {}
+        let size = socket.recv(&mut got);
+        match size.map(|size| (size, u64::from_le_bytes(got))) {
+            // Those of an earlier line are open no more.
+            Ok((8, got)) if got <= number => *answered += u64::from(open.remove(&got)),
             Ok(_) => return Err(ErrorKind::InvalidData.into()),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                silences += 1;
+                if *answered == 0 || silences == PATIENCE_TIMES {
+                    break;
+                }
+            }
             Err(error) => return Err(error),
         }
     }
+    Ok(())
 }
 
 /// See the module. One that answers each thousandth datagram, so that both ends know of each other.

@@ -4,8 +4,7 @@
 //!   Bed ── lab (broker, domains db, web, guest) ── fordway filter load ... ─► kernel and broker
 //!    └ db: redis-server or echo     web, guest: redis-cli, talker
 //! ```
-//! Tests say what must be so whatever the machine does; times are printed, and bounded only
-//! so far that a cut is a cut and no timeout.
+//! Tests say what must be so whatever the machine does; times are printed and not bounded.
 #![forbid(unsafe_code)]
 
 use anyhow::{Context, Result, ensure};

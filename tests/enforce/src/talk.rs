@@ -1,11 +1,12 @@
 //! Holds connections and talks on all of them, in turn.
 //!
-//! It prints `up N` when all have made [`WARM`] round trips, and `down N MICROSECONDS` when the
-//! last has broken (microseconds since 1970). A line on its standard input connects those anew that
-//! are broken; its end ends the program. A byte that was not sent is its failure.
+//! It prints `up N` when all have made [`WARM`] round trips, and `down N MICROSECONDS SILENT` when the
+//! last has broken: microseconds since 1970, and how many had no error but [`ROUND_LIMIT`] of silence. A
+//! line on its standard input connects those anew that are broken; its end ends the program. A byte that
+//! was not sent is its failure.
 
 use anyhow::{Result, ensure};
-use std::io::{BufRead, Read, Write};
+use std::io::{BufRead, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -52,15 +53,16 @@ pub fn run(far: Far, server: SocketAddr, count: usize) -> Result<()> {
         while live.len() < count {
             live.push(connect(server)?);
         }
+        let mut silent = 0;
         for _ in 0..WARM {
-            round(far, &mut live, &mut number)?;
+            silent += round(far, &mut live, &mut number)?;
         }
         say(&format!("up {}", live.len()))?;
         while !live.is_empty() && !over.load(Ordering::SeqCst) {
-            round(far, &mut live, &mut number)?;
+            silent += round(far, &mut live, &mut number)?;
         }
         let at_us = SystemTime::now().duration_since(UNIX_EPOCH)?.as_micros();
-        say(&format!("down {} {at_us}", count - live.len()))?;
+        say(&format!("down {} {at_us} {silent}", count - live.len()))?;
         while asked.load(Ordering::SeqCst) == answered {
             if over.load(Ordering::SeqCst) {
                 return Ok(());
@@ -84,9 +86,9 @@ fn connect(server: SocketAddr) -> Result<TcpStream> {
     Ok(stream)
 }
 
-/// One round trip on each; those that break are left out from then on.
-fn round(far: Far, live: &mut Vec<TcpStream>, number: &mut u64) -> Result<()> {
-    let mut wrong = false;
+/// One round trip on each; those that break are left out from then on. How many of them by silence.
+fn round(far: Far, live: &mut Vec<TcpStream>, number: &mut u64) -> Result<u64> {
+    let (mut wrong, mut silent) = (false, 0);
     live.retain_mut(|stream| {
         *number += 1;
         let stamp = number.to_le_bytes();
@@ -98,8 +100,10 @@ fn round(far: Far, live: &mut Vec<TcpStream>, number: &mut u64) -> Result<()> {
         let got = &mut got[..wanted.len()];
         let done = stream.write_all(sent).and_then(|()| stream.read_exact(got));
         wrong |= done.is_ok() && got != wanted;
+        let is_silence = |error| [ErrorKind::WouldBlock, ErrorKind::TimedOut].contains(&error);
+        silent += u64::from(done.as_ref().is_err_and(|error| is_silence(error.kind())));
         done.is_ok()
     });
     ensure!(!wrong, "a byte that was not sent");
-    Ok(())
+    Ok(silent)
 }

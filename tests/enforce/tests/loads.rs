@@ -343,12 +343,10 @@ fn a_broker_that_is_killed_in_a_load_leaves_whole_rules() -> Result<()> {
     let refuses = |bed: &Bed, port: u16| -> Result<()> {
         let own = Place::domain("own", [10, 77, 0, 9]);
         let words = program(&format!("try 10.77.0.3:{port}"), BINARY);
-        let said = bed.lab.run(&own, PathChoice::Stack, &words)?;
-        ensure!(
-            said.text().trim() == "connection refused",
-            "{}",
-            said.text()
-        );
+        bed.lab.wait_until(LIMIT, "a stack that refuses", || {
+            let said = bed.lab.run(&own, PathChoice::Stack, &words)?;
+            Ok(said.text().trim() == "connection refused")
+        })?;
         // The stack has it: the bridge has seen nothing.
         let kernel = bed.kernel_rules()?;
         ensure!(kernel.contains(&format!("tcp dport {port} counter packets 0 ")));
@@ -376,9 +374,7 @@ fn a_broker_that_is_killed_in_a_load_leaves_whole_rules() -> Result<()> {
     let _ = kill_process(stackd, Signal::CONT);
     bed.lab.start_broker()?;
     are_in_force(&bed, epoch + 1, "tcp dport 8002")?;
-    bed.lab.wait_until(LIMIT, "a stack that refuses", || {
-        Ok(refuses(&bed, 8002).is_ok())
-    })?;
+    refuses(&bed, 8002)?;
     cat.stop()?;
     bed.finish()
 }

@@ -67,10 +67,22 @@ impl Run {
         Ok(output.text().trim().to_owned())
     }
 
-    /// Packets that a rule has counted: by all together, and by the kernel's copy.
-    fn counts(&self, rule: &str) -> Result<(u64, u64)> {
-        let all = packets(&self.bed.rules()?.text, rule)?;
-        Ok((all, packets(&self.bed.kernel_rules()?, rule)?))
+    fn counts(&self, rule: &str, least: u64) -> Result<(u64, u64)> {
+        counts(&self.bed, rule, least)
+    }
+
+    /// Tries connections until the stack refuses one: the library looks for a stack for a second, and on a busy machine a stack begins
+    /// later. The bridge refuses none. Packets of the port's rule in all: more than `before`.
+    fn refuses(&self, port: u16, before: u64) -> Result<u64> {
+        let rule = format!("tcp dport {port}");
+        // A new broker gives the bridge what its rules have counted.
+        let given = packets(&self.bed.kernel_rules()?, &rule)?;
+        self.bed.lab.wait_until(LIMIT, "a stack that refuses", || {
+            Ok(self.connect(&own(), PathChoice::Stack, port)? == "connection refused")
+        })?;
+        let (all, seen) = self.counts(&rule, before.max(given) + 1)?;
+        ensure!(seen == given, "{port}: {given}, {seen} of {all}");
+        Ok(all)
     }
 
     fn finish(self) -> Result<()> {
@@ -92,6 +104,18 @@ fn packets(listing: &str, words: &str) -> Result<u64> {
     let line = line.with_context(|| format!("no {words} in {listing}"))?;
     let (_, behind) = line.split_once("packets ").context("no counter")?;
     Ok(behind.split(' ').next().context("no number")?.parse()?)
+}
+
+/// Packets that a rule has counted: by all together, once a listing has so many, and by the kernel's copy. A listing lacks what a stack
+/// has not told in time; the next listing has it.
+fn counts(bed: &Bed, rule: &str, least: u64) -> Result<(u64, u64)> {
+    let mut all = 0;
+    let listed = bed.lab.wait_until(LIMIT, "packets", || {
+        all = packets(&bed.rules()?.text, rule)?;
+        Ok(all >= least)
+    });
+    listed.with_context(|| format!("{rule}: {all} of {least}"))?;
+    Ok((all, packets(&bed.kernel_rules()?, rule)?))
 }
 
 /// The process of the only stack.
@@ -180,12 +204,7 @@ fn rules_hold_in_a_stack_while_traffic_runs() -> Result<()> {
             }))
         })?;
     // What passes is counted by the bridge's copy alone.
-    let passed = "ip daddr 10.77.0.3 tcp dport 7000";
-    run.bed
-        .lab
-        .wait_until(LIMIT, "packets", || Ok(run.counts(passed)?.0 > 1000))?;
-    let (all, _) = run.counts(passed)?;
-    let (_, kernel) = run.counts(passed)?;
+    let (all, kernel) = run.counts("ip daddr 10.77.0.3 tcp dport 7000", 1001)?;
     ensure!(all <= kernel, "{all} of {kernel}");
     // What is refused is counted as often as where the kernel alone counts, and never came to the bridge.
     for (port, said) in [(7001, "timed out"), (7002, "connection refused")] {
@@ -195,24 +214,24 @@ fn rules_hold_in_a_stack_while_traffic_runs() -> Result<()> {
             stack == kernel && stack == said,
             "{port}: {stack}, {kernel}"
         );
-        let [of_stack, of_kernel] = ["10.77.0.9", "10.77.0.4"]
-            .map(|from| run.counts(&format!("ip saddr {from} tcp dport {port}")));
-        let ((all, seen), (others, _)) = (of_stack?, of_kernel?);
+        let rule = |from| format!("ip saddr {from} tcp dport {port}");
+        let (others, _) = run.counts(&rule("10.77.0.4"), 1)?;
+        let (all, seen) = run.counts(&rule("10.77.0.9"), others)?;
         println!("{port}: {stack}; {all} packets, by the kernel's stack {others}");
         ensure!(
-            all == others && all > 0 && seen == 0,
+            all == others && seen == 0,
             "{port}: {all}, {others}, {seen}"
         );
     }
     // What acts on each packet is the bridge's.
     run.connect(&own(), PathChoice::Stack, 7003)?;
-    let (all, seen) = run.counts("tcp dport 7003")?;
-    ensure!(all == seen && all > 0, "{all}, {seen}");
+    let (all, seen) = run.counts("tcp dport 7003", 1)?;
+    ensure!(all == seen, "{all}, {seen}");
     ensure!(!run.talker.stdout_so_far().contains("down"));
     // A connection that is refused from now on ends by its next packet.
     run.load("ip saddr 10.77.0.9 tcp dport 7000 counter reject with tcp reset")?;
     run.talker.wait_for_output("down 1")?;
-    ensure!(run.counts("tcp dport 7000")?.0 > 0);
+    run.counts("tcp dport 7000", 1)?;
     ensure!(run.stackd()? == stackd);
     run.finish()
 }
@@ -235,9 +254,9 @@ fn rules_cut_rings_past_a_stack() -> Result<()> {
     run.load(&format!(
         "{seen} counter limit rate 1000000000/second accept"
     ))?;
-    run.bed
-        .lab
-        .wait_until(LIMIT, "packets", || Ok(run.counts(seen)?.1 > 1000))?;
+    run.bed.lab.wait_until(LIMIT, "packets", || {
+        Ok(packets(&run.bed.kernel_rules()?, seen)? > 1000)
+    })?;
     run.load("")?;
     run.bed.lab.wait_until(LIMIT, "rings again", || {
         let rows = run.bed.connections_of("own")?;
@@ -270,10 +289,10 @@ fn a_load_that_fails_leaves_stacks_as_they_were() -> Result<()> {
     std::fs::remove_dir(&file)?;
     // Nor does what nft refuses.
     ensure!(run.load("tcp dport 7000 rejekt").is_err());
-    let before = run.counts(dropped)?.0;
+    let (before, _) = run.counts(dropped, 0)?;
     run.connect(&own(), PathChoice::Stack, 7001)?;
-    let (all, seen) = run.counts(dropped)?;
-    ensure!(all > before && seen == 0, "{before}, {all}, {seen}");
+    let (_, seen) = run.counts(dropped, before + 1)?;
+    ensure!(seen == 0, "{seen}");
     ensure!(!run.talker.stdout_so_far().contains("down"));
     ensure!(run.stackd()? == stackd);
     run.finish()
@@ -323,13 +342,9 @@ fn many_rules_reach_many_stacks_or_none() -> Result<()> {
             let output = bed.lab.run(place, PathChoice::Stack, &words)?;
             ensure!(output.text().trim() == "connection refused");
         }
-        let rule = format!("tcp dport {port} counter");
-        let all = packets(&bed.rules()?.text, &rule)?;
-        let seen = packets(&bed.kernel_rules()?, &rule)?;
-        ensure!(
-            all == times * u64::from(STACKS) && seen == 0,
-            "{all}, {seen}"
-        );
+        let refused = times * u64::from(STACKS);
+        let counted = counts(&bed, &format!("tcp dport {port} counter"), refused)?;
+        ensure!(counted == (refused, 0), "{counted:?}");
         Ok(())
     };
     let reached = format!("stacks: {STACKS} (");
@@ -357,13 +372,6 @@ fn a_stack_that_dies_or_hangs_has_the_rules_of_the_load() -> Result<()> {
     let Some(run) = Run::start("dies")? else {
         return Ok(());
     };
-    let refuses = |port: u16| -> Result<()> {
-        let said = run.connect(&own(), PathChoice::Stack, port)?;
-        let (all, seen) = run.counts(&format!("tcp dport {port}"))?;
-        ensure!(said.contains("connection refused"), "{said}");
-        ensure!(all > 0 && seen == 0, "{all}, {seen}");
-        Ok(())
-    };
     let rule = |port: u16| format!("tcp dport {port} counter reject with tcp reset");
     for round in 0..KILLS {
         let stackd = run.stackd();
@@ -375,18 +383,18 @@ fn a_stack_that_dies_or_hangs_has_the_rules_of_the_load() -> Result<()> {
             Ok::<(), anyhow::Error>(())
         })?;
     }
-    refuses(8000 + KILLS - 1)?;
+    run.refuses(8000 + KILLS - 1, 0)?;
     let stackd = run.stackd()?;
     signal(stackd, Signal::STOP)?;
     run.load(&rule(9000))?;
     stackd_after(&run.bed, stackd)?;
-    refuses(9000)?;
+    let before = run.refuses(9000, 0)?;
     // A listing does not wait for one that hangs, either.
     let stackd = run.stackd()?;
     signal(stackd, Signal::STOP)?;
     ensure!(run.bed.rules()?.text.contains("9000"));
     signal(stackd, Signal::CONT)?;
-    refuses(9000)?;
+    run.refuses(9000, before)?;
     ensure!(run.stackd()? == stackd);
     run.finish()
 }
@@ -413,24 +421,19 @@ fn a_new_broker_finds_the_way_to_a_stack_and_no_program_has_it() -> Result<()> {
         ensure!(!theirs.is_empty());
         ensure!(way.iter().all(|one| !theirs.contains(one)), "{theirs:?}");
     }
-    let rule = "tcp dport 7001";
-    run.load(&format!("{rule} counter reject with tcp reset"))?;
+    run.load("tcp dport 7001 counter reject with tcp reset")?;
+    let mut all = 0;
     for kill in [false, true] {
-        run.connect(&own(), PathChoice::Stack, 7001)?;
-        let before = run.counts(rule)?;
+        let before = run.refuses(7001, all)?;
         run.bed.lab.restart_broker(kill)?;
-        run.connect(&own(), PathChoice::Stack, 7001)?;
-        let after = run.counts(rule)?;
-        println!("killed: {kill}: {before:?}, {after:?}");
-        ensure!(run.stackd()? == stackd);
         // A broker that is killed takes what it has been told with it.
-        let least = if kill { after.1 } else { before.0 };
-        ensure!(after.0 > least, "{kill}: {before:?}, {after:?}");
+        let kept = if kill { 0 } else { before };
+        all = run.refuses(7001, kept)?;
+        println!("killed: {kill}: {before}, {all}");
+        ensure!(run.stackd()? == stackd);
     }
     run.load("tcp dport 7002 counter reject with tcp reset")?;
-    let said = run.connect(&own(), PathChoice::Stack, 7002)?;
-    let (all, seen) = run.counts("tcp dport 7002")?;
-    ensure!(said.contains("connection refused") && all > 0 && seen == 0);
+    run.refuses(7002, 0)?;
     ensure!(run.stackd()? == stackd && !run.talker.stdout_so_far().contains("down"));
     run.finish()
 }
@@ -469,10 +472,10 @@ fn a_stack_without_tcp_has_none() -> Result<()> {
     ensure!(std::fs::read_link(format!("/proc/{pid}/exe"))? == smaller);
     // Of the rules it has the same.
     bed.load_text(&chain("udp dport 7000 counter drop"), false)?;
-    let udp = udp.replace("20", "0.1");
+    let udp = udp.replace("20", "1");
     ensure!(run(&["python3", "-c", &udp])?.is_empty());
-    ensure!(packets(&bed.rules()?.text, "udp dport 7000")? == 1);
-    ensure!(packets(&bed.kernel_rules()?, "udp dport 7000")? == 0);
+    let counted = counts(&bed, "udp dport 7000", 1)?;
+    ensure!(counted == (1, 0), "{counted:?}");
     echo.stop()?;
     bed.finish()
 }
@@ -497,10 +500,7 @@ fn connections_live_through_rules_that_flip() -> Result<()> {
         let more = format!("tcp dport {} drop", 8000 + flip);
         let first = if flip % 2 == 0 { "drop" } else { begin };
         run.load(&format!("{more}\n {tracked}\n {first}\n drop"))?;
-        run.bed.lab.wait_until(LIMIT, "packets", || {
-            Ok(packets(&run.bed.rules()?.text, "ct state established")? > 20)
-        })?;
-        before += packets(&run.bed.kernel_rules()?, "ct state established")?;
+        before += run.counts("ct state established", 21)?.1;
     }
     println!("{before} packets under {FLIPS} rulesets");
     for talker in [&run.talker, &second] {
@@ -530,14 +530,12 @@ while True:
     let words = fordway_lab::Spawn::new(["python3", "-c", SEND]).time_limit(LIMIT * 2);
     let sender = run.bed.lab.spawn(&own(), PathChoice::Stack, &words)?;
     for _ in 0..KILLS {
-        let (before, seen) = run.counts(rule)?;
-        run.bed
-            .lab
-            .wait_until(LIMIT, "packets", || Ok(run.counts(rule)?.0 > before))?;
-        ensure!(seen == 0, "{seen} of {before}");
+        let (before, _) = run.counts(rule, 0)?;
+        let (all, seen) = run.counts(rule, before + 1)?;
+        ensure!(seen == 0, "{seen} of {all}");
         run.next_stackd()?;
     }
-    let (all, seen) = run.counts(rule)?;
+    let (all, seen) = run.counts(rule, 1)?;
     println!("{all} packets refused by {KILLS} stacks, {seen} by the bridge");
     ensure!(seen == 0);
     sender.stop()?;
@@ -633,15 +631,10 @@ fn a_stack_begins_when_it_is_written_down() -> Result<()> {
     let held = stackd_after(&run.bed, held)?;
     ensure!(is_held(&run.bed, held)?, "it has begun and nobody knows");
     std::fs::remove_dir(&record)?;
-    let rule = "tcp dport 7001";
-    run.bed.lab.wait_until(LIMIT, "a stack that refuses", || {
-        run.connect(&own(), PathChoice::Stack, 7001)?;
-        Ok(run.counts(rule)?.0 > 0)
-    })?;
+    run.refuses(7001, 0)?;
     let stackd = run.stackd()?;
     ensure!(stackd == held && !is_held(&run.bed, held)?);
     ensure!(std::fs::read_to_string(&record)?.contains(&stackd.to_string()));
-    ensure!(run.counts(rule)?.1 == 0, "the bridge refused");
     run.bed.lab.restart_broker(false)?;
     ensure!(run.stackd()? == stackd);
     run.finish()

@@ -202,7 +202,9 @@ def insist(host, port):
 def connected(host, port):
     while True:
         try:
-            return socket.create_connection((host, port), 1)
+            connection = socket.create_connection((host, port), 1)
+            connection.settimeout(None)
+            return connection
         except OSError:
             time.sleep(0.05)
 

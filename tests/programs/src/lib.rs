@@ -38,7 +38,7 @@ pub use fordway_lab::packages::path_of;
 pub use fordway_lab::{Output, PathChoice, Place, Program, Spawn, Stdin, Stdout};
 pub use watch::{Carried, Watch};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use fordway_lab::Lab;
 use fordway_lab::broker_state::BrokerState;
 use fordway_lab::{packages, proc};
@@ -47,7 +47,8 @@ use rustix::process::Signal;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{OnceLock, mpsc};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// Longest that a client may take; also on a busy machine.
@@ -147,7 +148,7 @@ impl Bed {
             PathChoice::Auto,
             &once,
         )?;
-        let before = BrokerState::settled(lab.broker_pid()?);
+        let before = lab.broker_at_rest()?;
         Ok(Some(Bed {
             name,
             lab,
@@ -268,6 +269,61 @@ impl Bed {
         self.end_of(program, CLIENT_LIMIT, &name)?.ok()
     }
 
+    /// Runs a client in the domain [`CLIENT`] that reads these bytes, and their end only when what is waited for has come:
+    /// its connection stays until then.
+    pub fn run_fed(
+        &self,
+        spawn: Spawn,
+        bytes: Vec<u8>,
+        until: impl FnOnce() -> Result<()>,
+    ) -> Result<Output> {
+        let name = spawn.argv.join(" ");
+        let mut program = self.spawn(CLIENT, spawn.stdin(Stdin::Pipe))?;
+        let mut input = program.take_stdin().context("no pipe")?;
+        let (come, waits) = mpsc::channel::<()>();
+        // A thread of its own: a client that reads no more is ended by the limits below.
+        let feeds = thread::spawn(move || {
+            let fed = input.write_all(&bytes);
+            let _ = waits.recv();
+            fed
+        });
+        until().with_context(|| name.clone())?;
+        drop(come);
+        let output = self.end_of(program, CLIENT_LIMIT, &name)?.ok()?;
+        let fed = feeds.join();
+        fed.map_err(|_| anyhow!("a panic"))?.context(name)?;
+        Ok(output)
+    }
+
+    /// Plays something whose connections may come and go between two looks of a watch, until they are seen: so often in
+    /// a row they hardly do.
+    pub fn seen(
+        &self,
+        play: impl FnMut() -> Result<()>,
+        check: impl Fn(&Carried) -> Result<String>,
+    ) -> Result<String> {
+        const LOOKS: u32 = 5;
+        self.seen_by(LOOKS, play, check)
+    }
+
+    /// The same with so many looks.
+    pub fn seen_by(
+        &self,
+        looks: u32,
+        mut play: impl FnMut() -> Result<()>,
+        check: impl Fn(&Carried) -> Result<String>,
+    ) -> Result<String> {
+        let mut more = 1..looks;
+        loop {
+            let watch = self.watch()?;
+            play()?;
+            let seen = check(&watch.end(self)?);
+            if seen.is_ok() || more.next().is_none() {
+                return seen;
+            }
+        }
+    }
+
     /// Starts such a client.
     pub fn spawn_as(&self, asks: Asks, spawn: Spawn) -> Result<Program> {
         let (place, path) = match asks {
@@ -360,7 +416,7 @@ impl Bed {
                 info.processes,
                 now.differences(&self.before)
             );
-            std::thread::sleep(Duration::from_millis(10));
+            thread::sleep(Duration::from_millis(10));
         }
     }
 

@@ -3,7 +3,8 @@
 //! too, is exact. [`Carried`] has both: the total says how much, the rows say that
 //! each end was on the fast path and moved bytes.
 
-use anyhow::{Result, ensure};
+use crate::{Bed, CLIENT_LIMIT};
+use anyhow::{Context, Result, ensure};
 use fordway_lab::{Lab, watch};
 use fordwayd::admin::Connection;
 use std::collections::BTreeSet;
@@ -37,17 +38,41 @@ impl Watch {
 
     /// Returns when both ends of this TCP port were seen to move bytes through rings: of a connection that a test
     /// holds open, because a short one may come and go between two looks.
-    pub fn until_rings(&self, bed: &crate::Bed, domains: [&str; 2], port: u16) -> Result<()> {
+    pub fn until_rings(&self, bed: &Bed, domains: [&str; 2], port: u16) -> Result<()> {
+        self.until(bed, TCP, domains, port, 1)
+    }
+
+    /// The same of this UDP port, and of so many bytes.
+    pub fn until_datagrams(
+        &self,
+        bed: &Bed,
+        domains: [&str; 2],
+        port: u16,
+        bytes: u64,
+    ) -> Result<()> {
+        self.until(bed, UDP, domains, port, bytes)
+    }
+
+    fn until(
+        &self,
+        bed: &Bed,
+        protocol: &str,
+        domains: [&str; 2],
+        port: u16,
+        bytes: u64,
+    ) -> Result<()> {
         let what = "bytes go through rings at both ends";
-        bed.lab().wait_until(COUNTED_LIMIT, what, || {
-            Ok(self.so_far().at_both_ends(TCP, domains, port, 1).is_ok())
-        })
+        let waited = bed.lab().wait_until(CLIENT_LIMIT, what, || {
+            let seen = self.so_far().at_both_ends(protocol, domains, port, bytes);
+            Ok(seen.is_ok())
+        });
+        waited.with_context(|| self.so_far().seen(protocol, domains, port))
     }
 
     /// The same of the rings between a domain's program and its stack.
-    pub fn until_pairs(&self, bed: &crate::Bed, domain: &str) -> Result<()> {
+    pub fn until_pairs(&self, bed: &Bed, domain: &str) -> Result<()> {
         let what = "bytes go through rings between program and stack";
-        bed.lab().wait_until(COUNTED_LIMIT, what, || {
+        bed.lab().wait_until(CLIENT_LIMIT, what, || {
             Ok(self.so_far().between_program_and_stack(domain, 0).is_ok())
         })
     }
@@ -60,7 +85,7 @@ impl Watch {
     }
 
     /// Ends it.
-    pub fn end(self, bed: &crate::Bed) -> Result<Carried> {
+    pub fn end(self, bed: &Bed) -> Result<Carried> {
         let rows = self.watch.end();
         let until = Instant::now() + COUNTED_LIMIT;
         let mut total = bed.lab().ring_bytes()?;

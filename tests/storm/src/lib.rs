@@ -101,7 +101,7 @@ impl Storm {
         let lab = Lab::start_with(broker_arguments)?;
         // What the broker sets up once, at the first program, is part of "before".
         lab.run(&Place::Here, PathChoice::Auto, &Spawn::new(["true"]))?;
-        let before = BrokerState::settled(lab.broker_pid()?);
+        let before = lab.broker_at_rest()?;
         let before_kb = watch::own_kb(lab.broker_pid()?);
         Ok(Storm {
             lab,
@@ -116,7 +116,7 @@ impl Storm {
 
     /// What stands now belongs to what must be as before.
     pub fn stands_now(&mut self) -> Result<()> {
-        self.before = BrokerState::settled(self.lab.broker_pid()?);
+        self.before = self.lab.broker_at_rest()?;
         Ok(())
     }
 

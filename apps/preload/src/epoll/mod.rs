@@ -44,7 +44,7 @@ pub use attach::{attach, detach, let_go};
 pub use change::{can_wake, control};
 pub use instances::{after_fork, closed, created, discover, doors, find, wake};
 pub use items::{fd_closed, warm_all};
-pub use ready::{mask_of, note_room_told};
+pub use ready::{mask_of, note_room_told, polled_in_vain};
 pub use registered::registrations;
 pub use shared::{
     Cells, after_fork as cells_after_fork, before_fork, has_cells, let_go_of, settle_fd,

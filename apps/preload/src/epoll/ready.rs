@@ -1,13 +1,15 @@
 //! What is to be reported: the state of a connection as poll(2) bits, and the
 //! rules of level- and edge-triggered items.
 
+use super::items::{items_of, warm_all};
 use super::{ERR, ET, HUP, IN, Item, ONESHOT, OUT, PRI, RDHUP};
 use crate::state::{self, Conn, attention};
 use crate::stay;
 use crate::sys::sys;
+use crate::thread::Shield;
 use core::sync::atomic::{Ordering, fence};
-use fordway_abi::shm::{tx_flags, tx_state};
-use fordway_sockets::{ends, ready};
+use fordway_abi::shm::{no_space, tx_flags, tx_state};
+use fordway_sockets::{End, ends, ready};
 
 /// The state of a connection with a channel, as poll(2) bits; of those that nobody `wanted`, OUT may
 /// be left out.
@@ -207,8 +209,9 @@ pub fn evaluate(item: &Item, note: bool) -> u32 {
         }
     }
     let mut mask = mask_of(conn, fd, events);
-    if note && edge && events & OUT != 0 && mask & OUT == 0 && wishes_for_room(conn) {
-        mask |= OUT;
+    // The wish of an item of levels is for the connection's other items.
+    if note && events & OUT != 0 && mask & OUT == 0 && (edge || has_more_items(conn)) {
+        mask |= asked_in_vain(conn, || ());
     }
     let ends = mask & (RDHUP | HUP | ERR);
     let mask = (mask | (mask & 0b101) << 6) & (item.asked.load(Ordering::Relaxed) | ERR | HUP);
@@ -240,18 +243,37 @@ pub fn note_room_told(conn: &Conn) -> bool {
     is_news
 }
 
-/// An item of edges asked for room of a ring in vain: that there is some again is an event, whether or not a send has found none
-/// (linux: SOCK_NOSPACE in tcp_poll). True if it has just come.
-#[cold]
-fn wishes_for_room(conn: &Conn) -> bool {
-    let no_space = &conn.own().tx_own.no_space;
-    if conn.producer().state() != tx_state::RING || no_space.load(Ordering::Relaxed) != 0 {
-        return false;
+fn has_more_items(conn: &Conn) -> bool {
+    items_of(conn).nth(1).is_some()
+}
+
+/// Who polls asked for room of a ring in vain. Without an instance's lock.
+pub fn polled_in_vain(conn: &Conn) {
+    if conn.items.load(Ordering::Acquire) != 0 {
+        // The wish without the look for room would be a waiter's that nobody wakes.
+        let _shield = Shield::new();
+        asked_in_vain(conn, || warm_all(conn));
     }
-    no_space.store(1, Ordering::SeqCst);
+}
+
+/// A wait asked for room of a ring in vain: that there is some again is an event of items of edges, whether or not a send has found
+/// none (linux: SOCK_NOSPACE in tcp_poll). OUT if it has just come. `warm` makes items hot that may be cold.
+#[cold]
+fn asked_in_vain(conn: &Conn, warm: impl FnOnce()) -> u32 {
+    let wish = &conn.own().tx_own.no_space;
+    if conn.producer().state() != tx_state::RING || wish.load(Ordering::Relaxed) != no_space::NOBODY
+    {
+        return 0;
+    }
+    wish.store(no_space::WAIT, Ordering::SeqCst);
+    warm();
     // SYNC POINT with `Consumer::take`: the wish before the look for room. A waiter that was woken in between found nobody's wish.
     fence(Ordering::SeqCst);
-    room_came(conn)
+    if !conn.peer_is_there() || !room_came(conn) {
+        return 0;
+    }
+    conn.end().wake_own();
+    OUT
 }
 
 /// Whether a send found no room, and there is some now.

@@ -254,8 +254,52 @@ impl Target for Parts<'_> {
 mod tests {
     use super::*;
     use crate::state;
-    use crate::testing::{free, pair, tables};
+    use crate::testing::{Channel, Silent, free, pair, tables};
     use crate::transfer::send;
+    use fordway_sockets::ends;
+
+    /// The ring tells of a close with bytes unread before the kernel knows of it.
+    #[test]
+    fn a_reset_that_the_ring_told_of_is_an_end_of_file_by_the_kernel() {
+        for was_told in [false, true] {
+            let _turn = tables();
+            let _broker = Silent::broker();
+            let channel = Channel::new([92, 93], |_, _| ());
+            let [fd, far] = channel.fds;
+            if was_told {
+                assert_eq!(
+                    ends::fetch_error(&channel.ends[0].end()),
+                    Some(libc::ECONNRESET)
+                );
+            }
+            let mut byte = 0_u8;
+            assert_eq!(sys!(SYS_write, fd, &raw const byte, 1), Ok(1));
+            // The far end is closed with the byte unread.
+            let other = sys!(SYS_memfd_create, c"other".as_ptr(), libc::MFD_CLOEXEC);
+            let other = other.expect("a file") as i32;
+            assert_eq!(
+                sys!(SYS_dup3, other, far, libc::O_CLOEXEC),
+                Ok(far as usize)
+            );
+            let part = libc::iovec {
+                iov_base: (&raw mut byte).cast(),
+                iov_len: 1,
+            };
+            let buffers = Buffers::one(part, false).expect("a buffer");
+            let moved = match receive(channel.ends[0], fd, &buffers, 0) {
+                Ok(Done::Bytes(count)) => Ok(count),
+                Ok(_) => panic!("not by the library"),
+                Err(error) => Err(error),
+            };
+            let wanted = if was_told {
+                Ok(0)
+            } else {
+                Err(libc::ECONNRESET)
+            };
+            assert_eq!(moved, wanted);
+            let _ = sys!(SYS_close, other);
+        }
+    }
 
     #[test]
     fn a_call_by_a_number_that_another_connection_has_is_libcs() {

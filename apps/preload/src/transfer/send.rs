@@ -9,6 +9,7 @@ use crate::thread::Shield;
 use crate::wait;
 use crate::{epoll, faults, late, real};
 use core::sync::atomic::{Ordering, fence};
+use fordway_abi::shm::no_space;
 use fordway_ring::Producer;
 use fordway_ring::copy::Kernel;
 use fordway_sockets::ready::Want;
@@ -154,7 +155,10 @@ impl<'a> Transfer for Sending<'a> {
 fn await_room(conn: &Conn) {
     // The wish without the look for room would be a waiter's that nobody wakes.
     let _shield = Shield::new();
-    conn.own().tx_own.no_space.store(1, Ordering::SeqCst);
+    conn.own()
+        .tx_own
+        .no_space
+        .store(no_space::SEND, Ordering::SeqCst);
     late::give();
     epoll::warm_all(conn);
     // SYNC POINT with `Consumer::take`, and with a waiter of ours that announces itself: the wish before the look for room. Who

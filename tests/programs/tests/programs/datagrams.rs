@@ -2,7 +2,7 @@
 //! way their datagrams went.
 
 use anyhow::Result;
-use fordway_test_programs::{CLIENT, Carried, SERVER, Spawn};
+use fordway_test_programs::{Bed, CLIENT, Carried, SERVER, Spawn};
 
 /// What a program is started with.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +49,21 @@ pub enum Path {
 }
 
 impl Path {
+    /// Plays something whose datagrams go so; again where rings were not seen, which one look can only deny.
+    pub fn play(
+        self,
+        bed: &Bed,
+        way: Way,
+        port: u16,
+        play: impl FnMut() -> Result<()>,
+    ) -> Result<String> {
+        let check = |carried: &Carried| self.check(way, carried, port);
+        match self {
+            Path::Rings(_) if way.by_rings => bed.seen(play, check),
+            _ => bed.seen_by(1, play, check),
+        }
+    }
+
     /// Whether the datagrams of this port of a server went so; by the kernel in any case where rings are not allowed.
     pub fn check(self, way: Way, carried: &Carried, port: u16) -> Result<String> {
         match self {

@@ -54,10 +54,7 @@ control-enable: no
     fs::write(&file, config)?;
     let argv = [&path_of("unbound")?, "-d", "-c", &file.to_string_lossy()];
     let server = bed.serve_datagrams(SERVER, UNBOUND_PORT, RINGS.of(Spawn::new(argv)))?;
-    let watch = bed.watch()?;
-    ask(&bed, UNBOUND_PORT)?;
-    let carried = watch.end(&bed)?;
-    let line = carried.datagrams_at_both_ends([SERVER, CLIENT], UNBOUND_PORT, BYTES)?;
+    let line = ask_until_seen(&bed, UNBOUND_PORT)?;
     bed.stop(server)?;
     bed.finish(&line)
 }
@@ -77,12 +74,16 @@ fn dnsmasq() -> Result<()> {
         hosts.display()
     );
     let server = bed.serve_datagrams(SERVER, DNSMASQ_PORT, RINGS.of(Spawn::line(&serve)))?;
-    let watch = bed.watch()?;
-    ask(&bed, DNSMASQ_PORT)?;
-    let carried = watch.end(&bed)?;
-    let line = carried.datagrams_at_both_ends([SERVER, CLIENT], DNSMASQ_PORT, BYTES)?;
+    let line = ask_until_seen(&bed, DNSMASQ_PORT)?;
     bed.stop(server)?;
     bed.finish(&line)
+}
+
+fn ask_until_seen(bed: &Bed, port: u16) -> Result<String> {
+    bed.seen(
+        || ask(bed, port),
+        |carried| carried.datagrams_at_both_ends([SERVER, CLIENT], port, BYTES),
+    )
 }
 
 /// By dig and by dnsperf.

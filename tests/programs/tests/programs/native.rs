@@ -4,6 +4,7 @@
 use anyhow::{Context, Result, ensure};
 use fordway_test_programs::{Bed, CLIENT, CLIENT_LIMIT, PROXY, SERVER, Spawn, Stdin};
 use fordway_test_programs::{files, script};
+use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -110,7 +111,7 @@ fn example(bed: &Bed, native: &Path, name: &str) -> Result<Vec<Vec<String>>> {
 
 /// The module of the wheel, as pip lays it.
 fn unpacked(bed: &Bed, native: &Path) -> Result<String> {
-    let mut wheels = std::fs::read_dir(native)?.filter_map(|file| Some(file.ok()?.path()));
+    let mut wheels = fs::read_dir(native)?.filter_map(|file| Some(file.ok()?.path()));
     let wheel = wheels.find(|file| file.extension().is_some_and(|kind| kind == "whl"));
     let modules = bed.dir().join("modules");
     let unpack = Command::new(PYTHON)
@@ -120,9 +121,6 @@ fn unpacked(bed: &Bed, native: &Path) -> Result<String> {
     ensure!(unpack.success(), "the wheel");
     Ok(modules.to_string_lossy().into_owned())
 }
-
-/// An asker may begin and end between two looks of a watch, all of them this often in a row hardly.
-const LOOKS: u32 = 5;
 
 #[test]
 fn native_examples() -> Result<()> {
@@ -148,35 +146,34 @@ fn native_examples() -> Result<()> {
     for (port, service) in (ASK_PORT..).zip(&ask) {
         let digits = port.to_string();
         let server = bed.serve(SERVER, port, start(service, &["serve", &digits]))?;
-        let mut tries = 0..LOOKS;
-        loop {
-            let watch = bed.watch()?;
+        let play = || {
             for asker in &ask {
                 let asked = [&[SERVER, &digits], &words[..]].concat();
                 let output = bed.run(start(asker, &asked))?;
                 ensure!(output.text() == answers, "{service:?} and {asker:?}");
             }
-            let bytes = answers.len() as u64 * ask.len() as u64;
-            let carried = watch.end(&bed)?;
-            match carried.rings_at_both_ends([SERVER, CLIENT], port, bytes) {
-                Err(error) if tries.next().is_none() => return Err(error),
-                Err(_) => {}
-                Ok(_) => break,
-            }
-        }
+            Ok(())
+        };
+        let bytes = answers.len() as u64 * ask.len() as u64;
+        bed.seen(play, |carried| {
+            carried.rings_at_both_ends([SERVER, CLIENT], port, bytes)
+        })?;
         bed.stop(server)?;
     }
 
     let copy = example(&bed, &native, "copy")?;
     let (file, got) = (bed.dir().join("file"), bed.dir().join("got"));
     files::random(&file, FILE_BYTES)?;
-    let (from, to) = (file.to_string_lossy(), got.to_string_lossy());
+    let to = got.to_string_lossy();
     let mut line = String::new();
     for (port, (taker, sender)) in (COPY_PORT..).zip(copy.iter().zip(copy.iter().cycle().skip(1))) {
         let digits = port.to_string();
         let server = bed.serve(SERVER, port, start(taker, &["take", &digits, &to]))?;
         let watch = bed.watch()?;
-        bed.run(start(sender, &[SERVER, &digits, &from]))?;
+        let send = start(sender, &[SERVER, &digits, "/dev/stdin"]);
+        bed.run_fed(send, fs::read(&file)?, || {
+            watch.until_rings(&bed, [SERVER, CLIENT], port)
+        })?;
         bed.end_of(server, CLIENT_LIMIT, "copy take")?.ok()?;
         files::same(&got, &file).with_context(|| format!("{sender:?} to {taker:?}"))?;
         let carried = watch.end(&bed)?;
@@ -224,13 +221,13 @@ fn native_examples() -> Result<()> {
 
 #[test]
 fn native_api_is_documented_by_what_is_tested() -> Result<()> {
-    let document = std::fs::read_to_string(tree("docs/native-api.md"))?;
+    let document = fs::read_to_string(tree("docs/native-api.md"))?;
     for file in [
         "crates/native/examples/native-ask.rs",
         "examples/native/ask.c",
         "examples/native/ask.py",
     ] {
-        let example = std::fs::read_to_string(tree(file))?;
+        let example = fs::read_to_string(tree(file))?;
         ensure!(
             document.contains(&example),
             "the document has another {file}"

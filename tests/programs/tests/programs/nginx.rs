@@ -148,7 +148,9 @@ fn put(bed: &Bed, port: u16) -> Result<()> {
 /// A second of wrk; an error if one answer was wrong.
 pub fn wrk(bed: &Bed, url: &str) -> Result<()> {
     let program = path_of("wrk")?;
-    let output = bed.run(Spawn::line(&format!("{program} -t2 -c10 -d1s {url}")))?;
+    let output = bed.run(Spawn::line(&format!(
+        "{program} -t2 -c10 -d1s --timeout 30s {url}"
+    )))?;
     let text = output.text();
     let done: u64 = text
         .lines()

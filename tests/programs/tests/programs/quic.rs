@@ -38,13 +38,12 @@ fn aioquic() -> Result<()> {
     for way in WAYS {
         let serve = python(way, ["serve", &port, &dir]);
         let server = bed.serve_datagrams(SERVER, AIOQUIC_PORT, serve)?;
-        let watch = bed.watch()?;
         let at = format!("{SERVER}:{port}");
-        let output = bed.run(python(way, ["ask", &at, &dir]));
-        let output = output.with_context(|| format!("{way:?}"))?;
-        ensure!(output.text() == "ok\n", "{way:?}: {}", output.text());
-        let carried = watch.end(&bed)?;
-        let line = AIOQUIC_PATH.check(way, &carried, AIOQUIC_PORT);
+        let line = AIOQUIC_PATH.play(&bed, way, AIOQUIC_PORT, || {
+            let output = bed.run(python(way, ["ask", &at, &dir]))?;
+            ensure!(output.text() == "ok\n", "{}", output.text());
+            Ok(())
+        });
         lines.push(line.with_context(|| format!("{way:?}"))?);
         bed.stop(server)?;
     }
@@ -81,18 +80,15 @@ fn quinn() -> Result<()> {
             &format!("--listen 0.0.0.0:{QUINN_PORT} {files}"),
         );
         let server = bed.serve_datagrams(SERVER, QUINN_PORT, serve)?;
-        let watch = bed.watch()?;
         let ask =
             format!("--bind 0.0.0.0:0 --host localhost https://{SERVER}:{QUINN_PORT}/numbers");
         let ask = spawn(way, "client", &ask).stdout(Stdout::File(got.clone().into()));
-        let output = bed.run(ask).with_context(|| format!("{way:?}"))?;
-        ensure!(
-            fs::read_to_string(&got)? == content,
-            "{way:?}: another file: {}",
-            output.errors()
-        );
-        let carried = watch.end(&bed)?;
-        let line = QUINN_PATH.check(way, &carried, QUINN_PORT);
+        let line = QUINN_PATH.play(&bed, way, QUINN_PORT, || {
+            let output = bed.run(ask.clone())?;
+            let same = fs::read_to_string(&got)? == content;
+            ensure!(same, "another file: {}", output.errors());
+            Ok(())
+        });
         lines.push(line.with_context(|| format!("{way:?}"))?);
         bed.stop(server)?;
     }

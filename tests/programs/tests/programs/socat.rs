@@ -6,6 +6,7 @@
 
 use anyhow::{Context, Result};
 use fordway_test_programs::{Bed, CLIENT, SERVER, Spawn, Stdin, Stdout, files, path_of};
+use std::fs;
 
 /// The echo goes through a second program.
 const ECHO_PORT: u16 = 5001;
@@ -24,7 +25,9 @@ fn socat() -> Result<()> {
     let (file, got) = (bed.dir().join("file"), bed.dir().join("got"));
     files::random(&file, FILE_BYTES)?;
     let listen = format!("TCP-LISTEN:{ECHO_PORT},fork,reuseaddr");
-    let server = bed.serve(SERVER, ECHO_PORT, Spawn::new([&socat, &listen, "EXEC:cat"]))?;
+    // -t: how long the answer's end may take after the question's, here and below.
+    let serve = Spawn::new([&socat, "-t30", &listen, "EXEC:cat"]);
+    let server = bed.serve(SERVER, ECHO_PORT, serve)?;
     let stored = bed.dir().join("stored");
     let store = format!("OPEN:{},creat,trunc", stored.display());
     let listen = format!("TCP-LISTEN:{FILE_PORT}");
@@ -36,7 +39,6 @@ fn socat() -> Result<()> {
 
     let watch = bed.watch()?;
     for _ in 0..ECHOES {
-        // -t: how long the answer's end may take after the question's.
         let argv = [&socat, "-t30", "-", &format!("TCP:{SERVER}:{ECHO_PORT}")];
         let spawn = Spawn::new(argv)
             .stdin(Stdin::File(file.clone()))
@@ -44,9 +46,10 @@ fn socat() -> Result<()> {
         bed.run(spawn).context("echo")?;
         files::same(&got, &file)?;
     }
-    let from = format!("OPEN:{},rdonly", file.display());
-    let argv = [&socat, "-u", &from, &format!("TCP:{SERVER}:{FILE_PORT}")];
-    bed.run(Spawn::new(argv))?;
+    let argv = [&socat, "-u", "-", &format!("TCP:{SERVER}:{FILE_PORT}")];
+    bed.run_fed(Spawn::new(argv), fs::read(&file)?, || {
+        watch.until_rings(&bed, [SERVER, CLIENT], FILE_PORT)
+    })?;
     // It ends by itself with the connection.
     bed.end_of(receiver, fordway_test_programs::STOP_LIMIT, "socat -u")?
         .ok()?;

@@ -12,7 +12,9 @@ const STACK: &str = "stack";
 const RING_BYTES: u64 = 400_000_000;
 /// A client of the row with this port goes on until its rings are seen; those of a short connection come and go between two looks.
 const LONG_PORT: u16 = 5201;
-const LONG: &str = "exec iperf3 -c $H -p $P -t 60 --bidir >/dev/null";
+/// Again where the server is not there yet for it: see its row.
+const LONG: &str = "while iperf3 -c $H -p $P -t 60 --bidir >/dev/null 2>$D/refusal & trap \"kill $!; wait $!; exit\" TERM; ! wait $!; do \
+     grep -qE 'Connection refused|busy' $D/refusal; done";
 
 /// A server and its clients.
 struct Row {

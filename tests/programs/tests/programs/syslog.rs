@@ -26,7 +26,7 @@ fn syslog() -> Result<()> {
     };
     let dir = bed.dir();
     let file = |name: &str| dir.join(name).to_string_lossy().into_owned();
-    let [config, got, messages] = ["rsyslog.conf", "got", "messages"].map(file);
+    let [config, got] = ["rsyslog.conf", "got"].map(file);
     let rules = format!(
         "module(load=\"imudp\")
 template(name=\"message\" type=\"string\" string=\"%msg%\\n\")
@@ -38,7 +38,6 @@ input(type=\"imudp\" port=\"{PORT}\" rcvbufSize=\"4m\" ruleset=\"store\")
     let lines: Vec<String> = (0..MESSAGES)
         .map(|number| format!("{number:06} {FILLING}"))
         .collect();
-    fs::write(&messages, lines.join("\n") + "\n")?;
     let argv = [&path_of("rsyslogd")?, "-n", "-f", &config, "-i", "NONE"];
     let server = bed.serve_datagrams(SERVER, PORT, RINGS.of(Spawn::new(argv)))?;
     let watch = bed.watch()?;
@@ -46,8 +45,11 @@ input(type=\"imudp\" port=\"{PORT}\" rcvbufSize=\"4m\" ruleset=\"store\")
         "{} --udp --server {SERVER} --port {PORT}",
         path_of("logger")?
     );
-    let log = Spawn::line(&format!("{logger} --file {messages}"));
-    bed.run(RINGS.of(log))?;
+    let log = RINGS.of(Spawn::line(&logger));
+    let messages = lines.join("\n") + "\n";
+    bed.run_fed(log, messages.into_bytes(), || {
+        watch.until_datagrams(&bed, [SERVER, CLIENT], PORT, BYTES)
+    })?;
     let carried = watch.end(&bed)?;
 
     let stored = || fs::read_to_string(&got).unwrap_or_default();

@@ -41,7 +41,7 @@ fn vsock() -> Result<()> {
     let echo = bed.serve(
         SERVER,
         SOCAT_PORT,
-        Spawn::new([&socat, &listen, "EXEC:cat"]),
+        Spawn::new([&socat, "-t30", &listen, "EXEC:cat"]),
     )?;
     let (ncat, ncat_port) = (path_of("ncat")?, NCAT_PORT.to_string());
     let [file, got] = ["file", "got"].map(|name| bed.dir().join(name));
@@ -56,19 +56,15 @@ fn vsock() -> Result<()> {
     let cases = [PYTHON, &script, "cases", &server_cid, &client_cid, &port];
     all_are_good(&bed, &cases, CASES_MIN)?;
     let words = [&ncat, "--vsock", "--send-only", &server_cid, &ncat_port];
-    let mut sends = bed.spawn(CLIENT, Spawn::new(words).stdin(Stdin::Pipe))?;
-    let mut input = sends.take_stdin().context("ncat's input")?;
-    input.write_all(&fs::read(&file)?).context("ncat")?;
-    watch.until_rings(&bed, [SERVER, CLIENT], NCAT_PORT)?;
-    drop(input);
-    bed.end_of(sends, CLIENT_LIMIT, "ncat")?.ok()?;
+    let until_rings = |port| watch.until_rings(&bed, [SERVER, CLIENT], port);
+    bed.run_fed(Spawn::new(words), fs::read(&file)?, || {
+        until_rings(NCAT_PORT)
+    })?;
     bed.end_of(sink, CLIENT_LIMIT, "ncat")?;
     files::same(&got, &file).context("ncat")?;
     let connect = format!("VSOCK-CONNECT:{server_cid}:{SOCAT_PORT}");
-    let client = Spawn::new([&socat, "-t30", "-", &connect])
-        .stdin(Stdin::File(file.clone()))
-        .stdout(Stdout::File(got.clone()));
-    bed.run(client).context("socat")?;
+    let client = Spawn::new([&socat, "-t30", "-", &connect]).stdout(Stdout::File(got.clone()));
+    bed.run_fed(client, fs::read(&file)?, || until_rings(SOCAT_PORT))?;
     files::same(&got, &file)?;
 
     let carried = watch.end(&bed)?;
@@ -117,7 +113,10 @@ fn vsock_records() -> Result<()> {
     ];
     all_are_good(&bed, &cases, RECORD_CASES_MIN)?;
     let asks = Spawn::new([&program, "ask", &server_cid, &c_port, &count]);
-    let bytes: u64 = bed.run(asks)?.text().trim().parse()?;
+    let asked = bed.run_fed(asks, Vec::new(), || {
+        watch.until_rings(&bed, [SERVER, CLIENT], C_PORT)
+    })?;
+    let bytes: u64 = asked.text().trim().parse()?;
     let carried = watch.end(&bed)?;
     carried.rings_at_both_ends([SERVER, CLIENT], RECORDS_PORT, RECORDS_BYTES)?;
     let line = carried.rings_at_both_ends([SERVER, CLIENT], C_PORT, bytes)?;
