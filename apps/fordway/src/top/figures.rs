@@ -406,6 +406,12 @@ pub mod tests {
     }
 
     #[test]
+    fn only_rings_that_are_in_use_are_filled() {
+        let near = end("web", 40_000, "kernel", Some("asked"));
+        assert_eq!(fills(&[far(&near), near]), [None, None]);
+    }
+
+    #[test]
     fn without_a_broker_nothing_is_said_to_move() {
         let mut figures = figures();
         figures.forget_rates();

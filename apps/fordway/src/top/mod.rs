@@ -305,23 +305,32 @@ connections by TX/s;"
     #[test]
     fn a_marked_row_stays_marked_where_it_goes() {
         let mut model = model();
-        model.press(Press::Down);
+        model.press(Press::End);
         let marked = |model: &mut Model| {
             let (text, marked, _) = drawn(model, (80, 24), true);
             let row = text.lines().nth(marked[0].into()).unwrap_or_default();
             row.split_whitespace().nth(1).unwrap_or_default().to_owned()
         };
-        assert_eq!(marked(&mut model), "db:6379");
+        assert_eq!(marked(&mut model), "web:39000");
         presses(&mut model, "r");
-        assert_eq!(marked(&mut model), "db:6379");
+        assert_eq!(marked(&mut model), "web:39000");
         // It ends: what stands in its place is marked.
         let near = end("web", 40_000, "fast", None);
         let left = Figures::new(look(Instant::now(), vec![near]), None, &[]);
         model.take(Ok(left));
         assert_eq!(marked(&mut model), "web:40000");
+    }
+
+    #[test]
+    fn without_a_broker_the_rows_stay_and_nothing_moves() {
+        let mut model = model();
         model.take(Err("no broker answers".to_owned()));
         let (text, _, _) = drawn(&mut model, (80, 24), true);
         assert!(text.ends_with("trying again: no broker answers"), "{text}");
+        assert!(
+            text.contains("web:40000") && !text.contains("1.0M"),
+            "{text}"
+        );
     }
 
     #[test]

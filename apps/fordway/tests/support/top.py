@@ -110,6 +110,7 @@ for size in [(40, 10), (20, 5), (3, 1), (100, 30)]:
     terminal.resize(*size)
     status = "domains by TX/s; ? help, q leave"[: size[0]].rstrip()
     terminal.until(size, lambda screen: screen.split("\n")[-1].startswith(status))
+    assert terminal.text().count(status) == 1, "what a larger screen has left"
 
 # It is stopped, and goes on; by the signal and by the key.
 for stop in [lambda: terminal.program.send_signal(signal.SIGTSTP), lambda: terminal.press("\x1a")]:
