@@ -473,4 +473,34 @@ mod tests {
             assert!(!keeps_ring(STACKS_END, is_alive), "to a program");
         }
     }
+
+    /// A close with bytes on their way back by the kernel sets nothing on a socket that a program without this channel has as well.
+    #[test]
+    fn a_socket_that_was_handed_on_is_not_reset_by_this_close() {
+        let _turn = tables();
+        let _broker = Silent::broker();
+        for (reason, resets) in [(None, true), (Some(Reason::Exec), false)] {
+            let channel = Channel::new([94, 95], |_, _| ());
+            channel.owe();
+            let far = channel.ends[1];
+            assert_eq!(far.consumer().producer_state(), tx_state::WITHDRAWN);
+            far.unix.store(0, Ordering::Relaxed);
+            if let Some(reason) = reason {
+                down::bar(&far.end(), reason);
+            }
+            fordway_sockets::ends::before_close(&far.end(), None);
+            let mut linger = [0_i32; 2];
+            let mut length = size_of_val(&linger) as libc::socklen_t;
+            let asked = sys!(
+                SYS_getsockopt,
+                channel.fds[1],
+                libc::SOL_SOCKET,
+                libc::SO_LINGER,
+                linger.as_mut_ptr(),
+                &raw mut length
+            );
+            assert_eq!((asked, linger), (Ok(0), [i32::from(resets), 0]));
+            far.unix.store(PROGRAMS_END, Ordering::Relaxed);
+        }
+    }
 }

@@ -304,10 +304,17 @@ pub fn before_close(end: &impl End, deadline_ns: Option<u64>) {
                 _ => false,
             }
     });
-    // A peer that misses bytes is to see that its stream did not end well.
-    if !all || unread == Some(true) {
+    // A peer that misses bytes is to see that its stream did not end well. What is unread here, another program may receive: it has the
+    // socket as well, and what is set there.
+    if !all || unread == Some(true) && !is_handed_on(end.state()) {
         end.reset_at_close();
     }
+}
+
+/// Whether another program may hold the socket, and no process that has this end's channel.
+fn is_handed_on(state: &State) -> bool {
+    let barred = Reason::from_u32(state.barred.load(Ordering::Relaxed));
+    matches!(barred, Some(Reason::Exec | Reason::Passed))
 }
 
 /// The error that was met on the program's behalf, once.
