@@ -738,6 +738,8 @@ impl Broker {
             cid: self.domains.join(name, ip, pid, netns_cookie),
             netns_cookie,
         };
+        // What its programs carried before is not the domain's.
+        self.count_carried();
         match self.registry.add_domain(name, assigned) {
             Ok(domain) => {
                 tracing::info!("domain {name} ({ip}) was attached");
@@ -781,6 +783,7 @@ impl Broker {
     }
 
     fn forget_domain(&mut self, id: u32) {
+        self.count_carried();
         self.carried.forget(id);
         let actions = self.registry.remove_domain(id);
         self.carry_out(actions);
