@@ -134,7 +134,7 @@ struct Because {
     advice: &'static str,
 }
 
-/// The connections with an end that is wanted, in the order of the listing.
+/// The connections with an end that is wanted: first those that are not on the fast path, else in the order of the listing.
 fn pairs(connections: Vec<Connection>, wanted: impl Fn(&Connection) -> bool) -> Vec<Told> {
     let mut left: Vec<Option<Connection>> = connections.into_iter().map(Some).collect();
     let mut told = Vec::new();
@@ -147,6 +147,7 @@ fn pairs(connections: Vec<Connection>, wanted: impl Fn(&Connection) -> bool) -> 
             .find_map(|other| other.take_if(|other| belongs_to(&one, other)));
         told.push(Told::of([Some(one), far].into_iter().flatten().collect()));
     }
+    told.sort_by_key(|one| one.reasons.is_empty());
     told
 }
 
@@ -352,6 +353,18 @@ mod tests {
         let ends: Vec<usize> = told.iter().map(|one| one.ends.len()).collect();
         assert_eq!(ends, [1, 2]);
         assert!(Asked::parse("db").is_err());
+    }
+
+    #[test]
+    fn what_is_not_fast_comes_first() {
+        let fast = Connection {
+            channel: Some(5),
+            ..end("web", 38_000, "fast", None)
+        };
+        let listed = [vec![fast], listing()].concat();
+        let told = pairs(listed, |_| true);
+        let fast: Vec<bool> = told.iter().map(|one| one.reasons.is_empty()).collect();
+        assert_eq!(fast, [false, false, true]);
     }
 
     #[test]
