@@ -11,6 +11,7 @@ use judge::{docs, faults, schema};
 use serde_json::Value;
 use std::cell::RefCell;
 use std::fs;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 use support::pair::Pair;
 use support::place::Place;
