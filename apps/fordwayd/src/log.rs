@@ -60,7 +60,10 @@ pub fn check(level: &str) -> Result<EnvFilter, String> {
     };
     // A level that is misspelt would be the name of a module.
     let levels = ["off", "error", "warn", "info", "debug", "trace"];
-    let is_known = |word: &str| levels.contains(&word) || word.contains('=');
+    let is_known = |word: &str| {
+        let (_, level) = word.rsplit_once('=').unwrap_or(("", word));
+        levels.iter().any(|one| one.eq_ignore_ascii_case(level))
+    };
     if !level.split(',').all(is_known) {
         return Err(wrong("give error, warn, info, debug or trace"));
     }
@@ -511,7 +514,9 @@ mod tests {
         ] {
             assert!(check(right).is_ok(), "{right}");
         }
-        for wrong in ["", "wran", "warn,", "fordwayd", "3", "info,a=b=c", "in\nfo"] {
+        for wrong in [
+            "", "wran", "warn,", "fordwayd", "3", "audit=", "a=loud", "a=b=info", "in\nfo",
+        ] {
             let why = check(wrong).expect_err(wrong);
             assert!(!why.contains('\n'), "{why}");
         }
