@@ -82,8 +82,11 @@ pub fn start(level: &str) -> Result<(), String> {
         return set(level);
     }
     let journal = std::env::var_os(JOURNAL_STREAM).filter(|named| is_stderr(named));
-    let sink =
-        Sink::new(journal.map(|_| JOURNAL_SOCKET.into())).map_err(|error| error.to_string())?;
+    let journal = journal.map(|_| Path::new(JOURNAL_SOCKET));
+    let stderr = io::stderr();
+    let plain = stderr.as_fd().try_clone_to_owned();
+    let sink = plain.and_then(|plain| Sink::onto(plain, stderr.is_terminal(), journal));
+    let sink = sink.map_err(|error| error.to_string())?;
     let all = tracing_subscriber::registry().with(filter).with(sink);
     all.try_init().map_err(|error| error.to_string())
 }
@@ -172,15 +175,12 @@ impl Record {
         // Neither fails: the clock is there, and a text takes everything.
         let _ = SystemTime.format_time(&mut Writer::new(&mut line));
         let (before, after) = match colours {
-            true => (
-                ["\x1b[31m", "\x1b[33m", "\x1b[32m", "\x1b[34m", "\x1b[35m"][rank(self.level)],
-                "\x1b[0m",
-            ),
+            true => (shown(self.level).1, "\x1b[0m"),
             false => ("", ""),
         };
         let _ = write!(line, " {before}{:>5}{after} {}:", self.level, self.module);
         for (name, value) in &self.fields {
-            let is_word = |one: char| one.is_ascii_alphanumeric() || "._:/,-+@%".contains(one);
+            let is_word = |one: char| one.is_ascii_alphanumeric() || "._/,-+@%".contains(one);
             let is_plain = !value.is_empty() && value.chars().all(is_word);
             let _ = match is_plain {
                 true => write!(line, " {name}={value}"),
@@ -196,8 +196,10 @@ impl Record {
 
     /// For the journal. No value has a line break, so each stands behind `=`.
     fn datagram(&self) -> String {
-        // syslog(3).
-        let priority = [3, 4, if self.module == AUDIT { 5 } else { 6 }, 7, 7][rank(self.level)];
+        let priority = match self.module {
+            AUDIT => 5,
+            _ => shown(self.level).0,
+        };
         let mut text = format!(
             "MESSAGE={}\nPRIORITY={priority}\nSYSLOG_IDENTIFIER=fordway\n",
             self.message
@@ -210,15 +212,14 @@ impl Record {
     }
 }
 
-fn rank(level: Level) -> usize {
-    let all = [
-        Level::ERROR,
-        Level::WARN,
-        Level::INFO,
-        Level::DEBUG,
-        Level::TRACE,
-    ];
-    all.iter().position(|one| *one == level).unwrap_or(0)
+/// As syslog(3) numbers it, and the colour that a terminal gives it (console_codes(4)).
+fn shown(level: Level) -> (u8, &'static str) {
+    match level {
+        Level::ERROR => (3, "\x1b[31m"),
+        Level::WARN => (4, "\x1b[33m"),
+        Level::INFO => (6, "\x1b[32m"),
+        _ => (7, "\x1b[34m"),
+    }
 }
 
 impl Visit for Record {
@@ -245,15 +246,6 @@ struct Sink {
 }
 
 impl Sink {
-    fn new(journal: Option<PathBuf>) -> io::Result<Sink> {
-        let stderr = io::stderr();
-        Sink::onto(
-            stderr.as_fd().try_clone_to_owned()?,
-            stderr.is_terminal(),
-            journal.as_deref(),
-        )
-    }
-
     fn onto(plain: OwnedFd, colours: bool, journal: Option<&Path>) -> io::Result<Sink> {
         let journal = journal.map(|path| {
             let socket = UnixDatagram::unbound()?;
@@ -440,9 +432,19 @@ mod tests {
         assert!(text.ends_with(": here\n"), "{text}");
     }
 
-    /// Neither a journal nor a pipe that nobody reads holds us up; what was lost is told.
+    /// Neither a journal nor a pipe that nobody reads holds up who logs; what was lost is told.
     #[test]
     fn who_does_not_read_is_not_waited_for() {
+        let (says, said) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            log_to_who_does_not_read();
+            says.send(())
+        });
+        let limit = std::time::Duration::from_secs(30);
+        said.recv_timeout(limit).expect("it goes on");
+    }
+
+    fn log_to_who_does_not_read() {
         const COUNT: usize = 5000;
         let told = |taken: &str| {
             let (_, lost) = taken.rsplit_once("found no room: ").expect("a count");
