@@ -1,4 +1,4 @@
-//! Who changed what: one record of the log for each change, by the names of [`Event`] and the fields of [`Record`].
+//! Who changed what: one record of the log for each change, by the names of [`Event`] and the fields of `Record`.
 //!
 //! A record is written where the change is done, not where it is asked for: what was there already is no event. What an
 //! administrator is refused is one as well, with the kind of refusal as its result. Who asks is what the kernel says of the other
