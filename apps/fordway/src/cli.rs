@@ -626,6 +626,9 @@ pub struct Serve {
     /// Where to listen; port 0: one that is free [default: 127.0.0.1:9477]
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub metrics: Option<SocketAddr>,
+    /// Do nothing unless the configuration has [metrics], as a service does
+    #[arg(long)]
+    pub if_configured: bool,
     /// Configuration in TOML [default: /etc/fordway/fordway.toml, if it exists]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,

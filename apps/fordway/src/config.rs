@@ -4,7 +4,7 @@ use crate::exit::{Exit, Failure};
 use fordway_abi::vsock;
 use fordwayd::{Network, Network6};
 use serde::Deserialize;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 /// Read if it exists and `--config` is not given.
@@ -37,7 +37,7 @@ pub struct File {
 #[serde(deny_unknown_fields)]
 pub struct Metrics {
     /// As `serve --metrics`.
-    pub listen: String,
+    pub listen: Option<String>,
 }
 
 /// Network of the domains unless something else is said.
@@ -134,18 +134,24 @@ fn parse_network(text: &str) -> Option<Network> {
     Network::new(address.parse().ok()?, prefix.parse().ok()?)
 }
 
-/// Where `serve` listens by the file's word.
+/// Where `serve` listens unless something else is said. No well-known port; exporters of others avoid it.
+pub const METRICS_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9477);
+
+/// Where `serve` listens by the file's word; `None`: the file has nothing of it.
 pub fn metrics(file: &File) -> Result<Option<SocketAddr>, Failure> {
-    let listen = file.metrics.as_ref().map(|metrics| &metrics.listen);
-    let parsed = listen.map(|text| {
-        text.parse().map_err(|_| {
-            let message = format!(
-                "metrics.listen = \"{text}\" is no address with a port, such as 127.0.0.1:9477"
-            );
-            Failure::new(Exit::Config, message)
-        })
+    let Some(metrics) = &file.metrics else {
+        return Ok(None);
+    };
+    let Some(text) = &metrics.listen else {
+        return Ok(Some(METRICS_DEFAULT));
+    };
+    let parsed = text.parse().map_err(|_| {
+        let message = format!(
+            "metrics.listen = \"{text}\" is no address with a port, such as {METRICS_DEFAULT}"
+        );
+        Failure::new(Exit::Config, message)
     });
-    parsed.transpose()
+    parsed.map(Some)
 }
 
 /// What the broker logs: by the command line, the file, or the default.

@@ -126,7 +126,8 @@ pub struct Snapshot {
     info: Info,
     domains: Vec<Domain>,
     connections: Vec<Connection>,
-    filter: (u64, Vec<FilterCount>),
+    /// `None`: the broker cannot say.
+    filter: Option<(u64, Vec<FilterCount>)>,
 }
 
 impl Snapshot {
@@ -136,9 +137,11 @@ impl Snapshot {
             info: broker.info()?,
             domains: broker.domains()?,
             connections: broker.connections()?,
-            filter: match broker.ask(&Request::FilterCounts)? {
-                Reply::FilterCounts { epoch, counts } => (epoch, counts),
-                other => return Err(unexpected(&other)),
+            // It may be unable to read the rules, and be well otherwise.
+            filter: match broker.ask(&Request::FilterCounts) {
+                Ok(Reply::FilterCounts { epoch, counts }) => Some((epoch, counts)),
+                Ok(other) => return Err(unexpected(&other)),
+                Err(_) => None,
             },
         })
     }
@@ -223,7 +226,10 @@ impl Snapshot {
             "fordway_channel_errors_total" => one(info.channel_errors),
             "fordway_filter_packets_total" => self.by_verdict(|count| count.packets),
             "fordway_filter_bytes_total" => self.by_verdict(|count| count.bytes),
-            "fordway_filter_epoch" => one(self.filter.0),
+            "fordway_filter_epoch" => {
+                let epoch = self.filter.iter().flat_map(|(epoch, _)| one(*epoch));
+                epoch.collect()
+            }
             _ => Vec::new(),
         }
     }
@@ -236,7 +242,7 @@ impl Snapshot {
     }
 
     fn by_verdict(&self, value: impl Fn(&FilterCount) -> u64) -> Vec<Sample<'_>> {
-        let samples = self.filter.1.iter();
+        let samples = self.filter.iter().flat_map(|(_, counts)| counts);
         samples
             .map(|count| (vec![CountedBy::word(count.verdict)], value(count)))
             .collect()
@@ -343,7 +349,7 @@ mod tests {
                 connection("kernel", Some("asked"), true),
                 connection("kernel", Some("no-peer"), false),
             ],
-            filter: (9, counts.into()),
+            filter: Some((9, counts.into())),
         }
     }
 

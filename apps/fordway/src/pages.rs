@@ -815,7 +815,7 @@ pub const CONFIGURATION: [Term; 8] = [
     ),
     (
         "metrics = { listen = \"127.0.0.1:9477\" }",
-        "as serve --metrics; if it is there, fordway up starts fordway serve, and as a service fordway-metrics.service does",
+        "as serve --metrics; if the section is there, fordway up starts fordway serve, and as a service fordway-metrics.service does",
     ),
 ];
 

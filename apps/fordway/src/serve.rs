@@ -19,12 +19,10 @@ use fordway_httpd::{Limits, Page, Server};
 use fordway_platform::launch;
 use fordway_serve::Loop;
 use fordwayd::admin::READER;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::IpAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Unless something else is said. No well-known port; exporters of others avoid it.
-const DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9477);
 /// How long one answer of the broker may take.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long an answer, or its failure, serves all clients.
@@ -91,10 +89,25 @@ const CALLS: &[libc::c_long] = &[
 
 /// `fordway serve`.
 pub fn serve(options: &Serve, runtime_dir: Option<&Path>) -> Outcome {
-    let file = config::read(options.config.as_deref())?;
-    let dir = places::listed_dir(runtime_dir.or(file.runtime_dir.as_deref()))?;
+    // The broker's child has been told all. It is a user who may not be able to read the file.
+    let told = options.metrics.filter(|_| {
+        let asks = options.if_configured || options.config.is_some();
+        runtime_dir.is_some() && !asks
+    });
+    let file = match told {
+        Some(_) => config::File::default(),
+        None => config::read(options.config.as_deref())?,
+    };
     let configured = config::metrics(&file)?;
-    let listen = options.metrics.or(configured).unwrap_or(DEFAULT);
+    if options.if_configured && configured.is_none() {
+        show::note("the configuration has no [metrics]");
+        return Ok(Exit::Done);
+    }
+    let dir = places::listed_dir(runtime_dir.or(file.runtime_dir.as_deref()))?;
+    let listen = options
+        .metrics
+        .or(configured)
+        .unwrap_or(config::METRICS_DEFAULT);
     // Later a broker may end and another one begin, in the same directory.
     if !dir.is_dir() {
         return Err(absent(&dir));
@@ -122,7 +135,10 @@ pub fn serve(options: &Serve, runtime_dir: Option<&Path>) -> Outcome {
     }
     let server = Server::new(&[], LIMITS);
     let mut server = server.map_err(|error| Failure::internal(format!("{error:?}")))?;
-    server.answer_only(move |host| is_own_name(host, own_name.to_str().unwrap_or_default()));
+    // Another address is for others, who may know the host by any name, and have to be let in or kept out anyway.
+    if listen.ip().is_loopback() {
+        server.answer_only(move |host| is_own_name(host, own_name.to_str().unwrap_or_default()));
+    }
     server.add_page("/metrics", move |_| Page {
         content_type: CONTENT_TYPE,
         body: pages.page(Instant::now()),

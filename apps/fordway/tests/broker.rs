@@ -153,6 +153,7 @@ fn the_configuration_is_checked() {
     check("log = \"fordwayd=loud\"\n").fails(3, "log");
     check("network = \n").fails(3, "line 1");
     check("[metrics]\nlisten = \"[::1]:9477\"\n").check(0);
+    check("[metrics]\n").check(0);
     check("[metrics]\nlisten = \"9477\"\n").fails(3, "metrics.listen");
     check("[metrics]\nport = 9477\n").fails(3, "line 2");
     check("network6 = \"fd00:1::/48\"\n").check(0);

@@ -329,6 +329,17 @@ fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 }
 
 #[test]
+fn a_service_does_nothing_without_its_section() {
+    let runtime = Runtime::new();
+    let file = runtime.dir.join("fordway.toml");
+    fs::write(&file, "uplink = false\n").expect("write");
+    let said = format!("serve --if-configured --config {}", file.display());
+    let ran = runtime.say(&said).check(0);
+    assert_eq!(ran.stdout, "");
+    assert!(ran.stderr.contains("[metrics]"), "{}", ran.stderr);
+}
+
+#[test]
 fn the_broker_starts_it_with_nothing_to_lose_and_ends_it() {
     let runtime = Runtime::new();
     let file = runtime.dir.join("fordway.toml");

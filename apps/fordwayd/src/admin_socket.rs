@@ -11,7 +11,7 @@
 //! - An answer serves all readers for [`READER_SHARE`] times as long as it took to make. So each kind of question takes
 //!   that share of the broker's time at most, however many ask.
 //! - Nothing is answered to who has not taken the answer before.
-//! - What readers have not taken is bounded; beyond it, the one that came first and does not read is gone.
+//! - What readers have not taken is bounded, an answer for many counted once; beyond it, the one that has taken nothing for longest is gone.
 //! - A user has [`ADMINS_OF_DOMAIN_MAX`] places, a request one short line.
 
 use crate::admin::{Carried, ErrorKind, FilterChange, Info, Reply, Request, SCHEMA};
@@ -113,6 +113,8 @@ pub(crate) struct AdminConnection {
     /// What is to be written, and how much of the first line is.
     output: VecDeque<Line>,
     written: usize,
+    /// When it last took something.
+    took: Instant,
 }
 
 impl AdminConnection {
@@ -126,6 +128,7 @@ impl AdminConnection {
             input: Vec::new(),
             output: VecDeque::new(),
             written: 0,
+            took: Instant::now(),
         }
     }
 
@@ -215,11 +218,14 @@ impl AdminConnection {
         while let Some(line) = self.output.front() {
             let flags = rustix::net::SendFlags::NOSIGNAL | rustix::net::SendFlags::DONTWAIT;
             match rustix::net::send(&self.socket, &line[self.written..], flags) {
-                Ok(count) if self.written + count == line.len() => {
-                    self.output.pop_front();
-                    self.written = 0;
+                Ok(count) => {
+                    self.took = Instant::now();
+                    self.written += count;
+                    if self.written == line.len() {
+                        self.output.pop_front();
+                        self.written = 0;
+                    }
                 }
-                Ok(count) => self.written += count,
                 Err(Errno::AGAIN) => return true,
                 Err(Errno::INTR) => {}
                 Err(_) => return false,
@@ -347,20 +353,24 @@ impl Broker {
         }
     }
 
-    /// Ends readers that do not read, if too much waits for them.
+    /// Ends readers that do not read, if too much waits for them: first the one that has taken nothing for longest.
     fn bound_readers(&mut self) {
-        let behind = self.admins.iter().filter(|(_, one)| {
-            let is_reader = matches!(one.from, Asker::Reader(_));
-            is_reader && one.is_behind()
-        });
-        let mut left: Vec<(u64, usize)> = behind
-            .map(|(number, one)| (*number, one.unread_bytes()))
-            .collect();
-        let mut bytes: usize = left.iter().map(|(_, bytes)| bytes).sum();
-        // The first one has the lowest number. The last one may be in the middle of reading.
-        while bytes > UNREAD_BYTES_MAX && left.len() > 1 {
-            let (number, its) = left.remove(0);
-            bytes -= its;
+        loop {
+            let behind = self.admins.iter().filter(|(_, one)| {
+                let is_reader = matches!(one.from, Asker::Reader(_));
+                is_reader && one.is_behind()
+            });
+            let lines = behind.clone().flat_map(|(_, one)| &one.output);
+            // One answer may wait for many of them.
+            let lines: HashMap<_, _> = lines.map(|line| (Rc::as_ptr(line), line.len())).collect();
+            let first = behind.clone().min_by_key(|(_, one)| one.took);
+            let Some((number, _)) = first.filter(|_| behind.count() > 1) else {
+                return;
+            };
+            let number = *number;
+            if lines.values().sum::<usize>() <= UNREAD_BYTES_MAX {
+                return;
+            }
             if let Some(admin) = self.admins.remove(&number) {
                 let _ = epoll::delete(&self.epoll, &admin.socket);
             }
@@ -509,9 +519,9 @@ impl Broker {
     fn info(&mut self) -> Info {
         self.note_all_usage();
         let counts = self.registry.counts();
-        let told = self.carried();
+        self.count_carried();
         let carried = |id: Option<u32>, domain: Option<&str>| {
-            let [tx_bytes, rx_bytes] = told.of(id);
+            let [tx_bytes, rx_bytes] = self.carried.of(id);
             Carried {
                 domain: domain.map(str::to_owned),
                 tx_bytes,
@@ -534,7 +544,7 @@ impl Broker {
             paired_total: counts.paired,
             eligible_total: counts.eligible,
             carried_total: counts.carried,
-            ring_bytes_total: told.sent_by_all,
+            ring_bytes_total: self.carried.sent_by_all(),
             carried: domains.chain([carried(None, None)]).collect(),
             ring_memory_bytes: self.purses.bytes_taken(),
             protocol_errors: self.protocol_errors,

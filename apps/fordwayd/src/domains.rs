@@ -740,6 +740,8 @@ impl Broker {
             cid: self.domains.join(name, ip, pid, netns_cookie),
             netns_cookie,
         };
+        // What its programs carried before is not the domain's.
+        self.count_carried();
         match self.registry.add_domain(name, assigned) {
             Ok(domain) => {
                 let what = Record::of_domain(Event::DomainAttach, name, netns_cookie);
@@ -790,6 +792,7 @@ impl Broker {
     }
 
     fn forget_domain(&mut self, id: u32) {
+        self.count_carried();
         self.carried.forget(id);
         let actions = self.registry.remove_domain(id);
         self.carry_out(actions);

@@ -113,8 +113,10 @@ impl Broker {
                 }
                 let (id, bytes) = (report.conn_id, [report.ring_bytes_tx, report.ring_bytes_rx]);
                 let actions = self.registry.status(process, report)?;
-                if had.is_some() && self.registry.channel_of(process, id).is_none() {
-                    self.end_is_over(process, bytes);
+                if let Some(channel) = had
+                    && self.registry.channel_of(process, id).is_none()
+                {
+                    self.end_is_over(&channel, bytes);
                 }
                 self.carry_out(actions);
                 Ok(())
@@ -320,6 +322,9 @@ impl Broker {
         let registry = &mut self.registry;
         let actions =
             registry.rejoin_channel(process, channel, facts, now_ns, witness, translate)?;
+        if let Some(end) = self.registry.channel_of(process, channel.conn_id) {
+            self.end_goes_on(&end);
+        }
         self.carry_out(actions);
         if let Some(channel) = self.registry.both_ends_of(process, channel.conn_id) {
             self.look_at(&channel);

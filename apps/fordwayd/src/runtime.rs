@@ -79,12 +79,17 @@ impl Runtime {
                 open(ADMIN_SOCKET, ipc::Kind::Stream, 0o600)?,
             ),
         };
-        let readers = root.then(readers);
-        let read_mode = if root { 0o660 } else { 0o600 };
-        let read = open(READ_SOCKET, ipc::Kind::Stream, read_mode)?;
+        let read = open(READ_SOCKET, ipc::Kind::Stream, 0o600)?;
         let path = dir.join(READ_SOCKET);
-        std::os::unix::fs::chown(&path, None, readers)
-            .map_err(doing(format!("changing the group of {}", path.display())))?;
+        // A user namespace may lack the group, and root the right to give files away.
+        let readers = root.then(readers).filter(|group| {
+            let given = std::os::unix::fs::chown(&path, None, Some(*group))
+                .and_then(|()| std::fs::set_permissions(&path, Permissions::from_mode(0o660)));
+            if let Err(error) = &given {
+                tracing::warn!("only root reads by {}: {error}", path.display());
+            }
+            given.is_ok()
+        });
         Ok(Self {
             control,
             admin,

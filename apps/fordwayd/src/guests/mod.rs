@@ -605,6 +605,12 @@ impl Broker {
         for joined in guests.joined.values_mut() {
             joined.remove(&other);
         }
+        if is_destroyed {
+            // Behind this nothing knows of them.
+            for ((process, _), _) in &relayed {
+                self.count_ends_of(*process);
+            }
+        }
         for process in processes {
             if is_destroyed {
                 self.forget_afar(process);
@@ -1383,6 +1389,7 @@ impl Broker {
         let Some(one) = guests.relayed.remove(&(process, report.conn_id)) else {
             return false;
         };
+        let channel = one.channel;
         let up = Up::Status {
             process: process.0,
             conn: report.conn_id,
@@ -1399,7 +1406,9 @@ impl Broker {
             false => guests.tell(one.other, &up),
             true => self.end_links(),
         }
-        self.end_is_over(process, [report.ring_bytes_tx, report.ring_bytes_rx]);
+        if let Some(channel) = channel {
+            self.end_is_over(&channel, [report.ring_bytes_tx, report.ring_bytes_rx]);
+        }
         true
     }
 
