@@ -115,6 +115,14 @@ pub enum Command {
     /// asks here, by a socket on which nothing can be changed. root's runs as nobody in particular,
     /// and without a file system. fordway up starts it if the configuration has [metrics].
     Serve(Serve),
+    /// Print what the broker logs, or change it until the broker ends
+    ///
+    /// What is audited is logged at every level: who changed rules or domains, which connections were cut
+    /// (see docs/operations.md). The broker's user and root are asked for this, outside of domains.
+    Log {
+        /// error, warn, info, debug or trace, or several such as warn,fordwayd::filter=debug
+        level: Option<String>,
+    },
     /// End the broker and remove its domains
     Down(Down),
     /// Print a completion script
@@ -376,6 +384,9 @@ pub struct Up {
     /// Most ring memory of one domain, such as 512M [default: half of the machine's memory]
     #[arg(long, value_name = "SIZE")]
     pub ring_memory_max: Option<String>,
+    /// What is logged: error, warn, info, debug or trace, or several such as warn,fordwayd::filter=debug [default: info]
+    #[arg(long, value_name = "LEVEL")]
+    pub log: Option<String>,
     /// We are the background process of --detach, and report to this socket
     #[arg(long, hide = true, value_name = "SOCKET")]
     pub detached: Option<PathBuf>,

@@ -6,7 +6,6 @@ use fordwayd::{Network, Network6};
 use serde::Deserialize;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use tracing_subscriber::EnvFilter;
 
 /// Read if it exists and `--config` is not given.
 pub const DEFAULT_FILE: &str = "/etc/fordway/fordway.toml";
@@ -27,7 +26,7 @@ pub struct File {
     pub vsock: Option<bool>,
     /// As `--ring-memory-max`.
     pub ring_memory_max: Option<String>,
-    /// What the broker logs: error, warn, info, debug, trace, or a tracing filter.
+    /// What the broker logs: error, warn, info, debug, trace, or several with commas between.
     pub log: Option<String>,
     /// What `serve` serves; `up` starts it if this is there.
     pub metrics: Option<Metrics>,
@@ -155,11 +154,19 @@ pub fn metrics(file: &File) -> Result<Option<SocketAddr>, Failure> {
     parsed.map(Some)
 }
 
-/// What the broker logs.
-pub fn log_filter(file: &File) -> Result<EnvFilter, Failure> {
-    let text = file.log.as_deref().unwrap_or("info");
-    EnvFilter::try_new(text)
-        .map_err(|error| Failure::new(Exit::Config, format!("log = \"{text}\": {error}")))
+/// What the broker logs: by the command line, the file, or the default.
+pub fn log<'t>(given: Option<&'t str>, file: &'t File) -> Result<&'t str, Failure> {
+    let configured = || file.log.as_deref().map(|text| (text, Exit::Config));
+    let given = given.map(|text| (text, Exit::Usage)).or_else(configured);
+    let (text, exit) = given.unwrap_or((fordwayd::log::DEFAULT, Exit::Internal));
+    let place = if exit == Exit::Config {
+        "log in the configuration: "
+    } else {
+        ""
+    };
+    let checked = fordwayd::log::check(text);
+    checked.map_err(|why| Failure::new(exit, format!("{place}{why}")))?;
+    Ok(text)
 }
 
 /// Reads the file that is named, or the default one.
@@ -183,7 +190,7 @@ pub fn check() -> Result<Option<&'static str>, Failure> {
     network(None, &file)?;
     network6(None, &file)?;
     ring_bytes_max(None, &file)?;
-    log_filter(&file)?;
+    log(None, &file)?;
     metrics(&file)?;
     Ok(Some(DEFAULT_FILE))
 }

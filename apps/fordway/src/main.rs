@@ -89,6 +89,7 @@ fn dispatch(cli: &Cli) -> Outcome {
         Command::Cdi(command) => cdi::cdi(command, broker),
         Command::Watch(options) => watch::watch(&broker()?, options),
         Command::Serve(options) => serve::serve(options, given.as_deref()),
+        Command::Log { level } => show::log(&broker()?, level.as_deref()),
         Command::Down(down) => up::down(down, &broker()?),
         Command::Completions { shell } => show::print(shell.script()),
         Command::Complete { words } => complete::complete(words),

@@ -421,6 +421,16 @@ pub const PAGES: &[Page] = &[
         see: &[],
     },
     Page {
+        command: "log",
+        examples: &[
+            ("fordway log debug", "has the broker say more"),
+            ("fordway log", "prints what it logs"),
+        ],
+        columns: &[],
+        exits: &[PRIVILEGE, NO_BROKER],
+        see: &["journalctl(1)"],
+    },
+    Page {
         command: "filter",
         examples: &[
             ("fordway filter load rules.nft", "puts rules in force"),

@@ -74,6 +74,18 @@ pub fn downgrade(broker: &Broker, downgrade: &cli::Downgrade) -> Outcome {
     Ok(Exit::Done)
 }
 
+/// `fordway log`.
+pub fn log(broker: &Broker, level: Option<&str>) -> Outcome {
+    let request = Request::Log {
+        level: level.map(str::to_owned),
+    };
+    match (broker.ask(&request)?, level) {
+        (Reply::Log { level }, None) => print(&(level + "\n")),
+        (Reply::Log { .. }, Some(_)) => Ok(Exit::Done),
+        (other, _) => Err(unexpected(&other)),
+    }
+}
+
 fn ask_domain(broker: &Broker, request: &Request) -> Result<Domain, Failure> {
     match broker.ask(request)? {
         Reply::Domain(domain) => Ok(domain),

@@ -16,13 +16,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{self, IsTerminal};
+use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use tracing_subscriber::EnvFilter;
 
 /// Where a detached broker writes, behind what brokers before it have written.
 pub const LOG: &str = "broker.log";
@@ -70,7 +69,7 @@ fn start(up: &Up, runtime_dir: Option<&Path>) -> Outcome {
         programs: places::programs(),
         helpers: helpers(&file, &runtime_dir)?,
     };
-    let log = config::log_filter(&file)?;
+    let log = config::log(up.log.as_deref(), &file)?;
     if up.check_config {
         return show::print("the configuration is right\n");
     }
@@ -111,12 +110,8 @@ fn helpers(file: &config::File, runtime_dir: &Path) -> Result<Vec<Helper>, Failu
     }])
 }
 
-fn serve(config: &Config, log: EnvFilter, ready: impl FnOnce()) -> Outcome {
-    tracing_subscriber::fmt()
-        .with_env_filter(log)
-        .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal())
-        .init();
+fn serve(config: &Config, log: &str, ready: impl FnOnce()) -> Outcome {
+    fordwayd::log::start(log).map_err(Failure::internal)?;
     fordwayd::run(config, ready).map_err(|error| {
         let exit = match &error {
             BrokerError::Taken { .. } | BrokerError::InUse(_) => Exit::Taken,
@@ -195,6 +190,9 @@ fn start_detached(up: &Up, dir: &Path, output: &fs::File, notify: &Path) -> io::
     }
     if let Some(size) = &up.ring_memory_max {
         command.arg("--ring-memory-max").arg(size);
+    }
+    if let Some(level) = &up.log {
+        command.arg("--log").arg(level);
     }
     for (given, option) in [(up.uplink, "--uplink"), (up.vsock, "--vsock")] {
         if given {

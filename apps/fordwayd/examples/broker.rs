@@ -4,10 +4,10 @@ use std::net::Ipv4Addr;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
-        .with_writer(std::io::stderr)
-        .init();
+    if let Err(reason) = fordwayd::log::start("error") {
+        eprintln!("broker: {reason}");
+        return ExitCode::FAILURE;
+    }
     let Some(dir) = std::env::args_os().nth(1) else {
         eprintln!("usage: broker RUNTIME_DIR");
         return ExitCode::from(2);

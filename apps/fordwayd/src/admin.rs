@@ -96,6 +96,11 @@ pub enum Request {
     FilterCounts,
     /// As `FilterList`; then a `FilterChange` for each change, until the connection ends.
     FilterMonitor,
+    /// What is logged; with a level, from now on.
+    Log {
+        /// As [`crate::log::check`] takes it.
+        level: Option<String>,
+    },
     /// End the broker; domains are removed unless `keep_domains`. The reply comes at
     /// once; the connection ends when all is done and the sockets are gone.
     Down {
@@ -119,6 +124,7 @@ impl Request {
             | Request::FilterLoad { .. }
             | Request::FilterList
             | Request::FilterMonitor
+            | Request::Log { .. }
             | Request::Down { .. } => false,
         }
     }
@@ -240,6 +246,11 @@ pub enum Reply {
         epoch: u64,
         /// One for each verdict.
         counts: Vec<FilterCount>,
+    },
+    /// To `Log`.
+    Log {
+        /// What is logged now.
+        level: String,
     },
     /// To `FilterLoad`, and to who monitors.
     FilterChange(FilterChange),

@@ -15,7 +15,9 @@
 //! - A user has [`ADMINS_OF_DOMAIN_MAX`] places, a request one short line.
 
 use crate::admin::{Carried, ErrorKind, FilterChange, Info, Reply, Request, SCHEMA};
+use crate::audit::{Event, Record, Who};
 use crate::broker::{ACCEPTS_PER_TURN, ADMINS_MAX, Broker, Ending, Token};
+use crate::log;
 use fordway_abi::reason::Reason;
 use fordway_platform::{ipc, process};
 use fordway_registry::HOST_DOMAIN;
@@ -60,6 +62,9 @@ impl Asker {
             Request::FilterLoad { .. } | Request::FilterList | Request::FilterMonitor
         );
         match self {
+            Asker::Domain(_) if matches!(request, Request::Log { .. }) => {
+                Some("the log belongs to the broker: ask from outside the domains")
+            }
             Asker::Domain(_) if about_rules => {
                 Some("the rules belong to the broker: ask from outside the domains")
             }
@@ -103,6 +108,7 @@ pub(crate) struct AdminConnection {
     /// What it has asked is answered later.
     waits: bool,
     from: Asker,
+    who: Who,
     input: Vec<u8>,
     /// What is to be written, and how much of the first line is.
     output: VecDeque<Line>,
@@ -112,12 +118,13 @@ pub(crate) struct AdminConnection {
 }
 
 impl AdminConnection {
-    fn new(socket: OwnedFd, from: Asker) -> Self {
+    fn new(socket: OwnedFd, from: Asker, who: Who) -> Self {
         Self {
             socket,
             monitors: None,
             waits: false,
             from,
+            who,
             input: Vec::new(),
             output: VecDeque::new(),
             written: 0,
@@ -262,7 +269,7 @@ impl Broker {
                 Some(domain) => Asker::Domain(domain.netns_cookie),
                 None => Asker::Outside,
             };
-            let mut admin = AdminConnection::new(socket, from);
+            let mut admin = AdminConnection::new(socket, from, Who::from(&peer));
             if !self.has_place(from) {
                 admin.tell(&error(
                     ErrorKind::Busy,
@@ -314,12 +321,14 @@ impl Broker {
             return;
         };
         let from = admin.from;
+        let before = std::mem::replace(&mut self.asking, admin.who);
         let mut monitors = None;
         let answer = |line: &str| self.answer(line, number, from, &mut monitors);
         let open = match awaited {
             Err(shown) => admin.serve(shown, answer),
             Ok(reply) => admin.go_on(&reply, answer),
         };
+        self.asking = before;
         admin.monitors = admin.monitors.or(monitors);
         self.put_back(number, admin, open);
     }
@@ -407,7 +416,12 @@ impl Broker {
             return Some(line(&error(ErrorKind::Privilege, why)));
         }
         if !matches!(from, Asker::Reader(_)) {
-            return Some(line(&self.carry_out_request(request, asker, monitors)?));
+            let asked = Event::of(&request);
+            let reply = self.carry_out_request(request, asker, monitors)?;
+            if let Some((event, domain)) = asked {
+                self.audit_refusal(event, domain.as_deref(), &reply);
+            }
+            return Some(line(&reply));
         }
         let (kind, since) = (discriminant(&request), Instant::now());
         let known = self.answers.0.get(&kind);
@@ -453,7 +467,9 @@ impl Broker {
                 connections: self.list_connections(),
             },
             Request::Downgrade { channel } => self.downgrade(channel),
+            Request::Log { level } => self.change_log(level),
             Request::Down { keep_domains } => {
+                self.audit(Record::of(Event::Down), "the broker ends");
                 self.ending = Some(Ending::Asked { keep_domains });
                 Reply::Done
             }
@@ -476,7 +492,28 @@ impl Broker {
             return error(ErrorKind::NotFound, text);
         };
         self.carry_out(actions);
+        let what = Record {
+            channel: number,
+            ..Record::of(Event::Downgrade)
+        };
+        self.audit(what, "channels were moved to the kernel path");
         Reply::Done
+    }
+
+    /// `Log`.
+    fn change_log(&self, level: Option<String>) -> Reply {
+        if let Some(level) = level {
+            if let Err(why) = log::set(&level) {
+                return error(ErrorKind::BadInput, why);
+            }
+            let what = Record {
+                level: Some(&level),
+                ..Record::of(Event::Log)
+            };
+            self.audit(what, "what is logged was changed");
+        }
+        let level = log::level().unwrap_or_default();
+        Reply::Log { level }
     }
 
     fn info(&mut self) -> Info {

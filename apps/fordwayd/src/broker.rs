@@ -6,6 +6,7 @@
 
 use crate::admin::CONTROL_SOCKET;
 use crate::admin_socket::{AdminConnection, Answers};
+use crate::audit::Who;
 use crate::carried::Carried;
 use crate::connection::{Connection, SendError};
 use crate::datagrams::Datagrams;
@@ -156,6 +157,8 @@ pub(crate) struct Broker {
     pub(crate) ending: Option<Ending>,
     pub(crate) admins: BTreeMap<u64, AdminConnection>,
     pub(crate) answers: Answers,
+    /// On whose behalf something is done just now, for the log.
+    pub(crate) asking: Who,
     /// Started by us, and not to outlive us.
     helpers: Vec<PartId>,
     pub(crate) culprits: BTreeSet<i32>,
@@ -253,6 +256,7 @@ impl Broker {
             ending: None,
             admins: BTreeMap::new(),
             answers: Answers::default(),
+            asking: Who::own(),
             helpers: Vec::new(),
             culprits: BTreeSet::new(),
             unlike: Unlike::default(),

@@ -9,6 +9,7 @@
 
 use crate::admin::{self, ErrorKind, Reply};
 use crate::admin_socket::error;
+use crate::audit::{Event, Record};
 use crate::broker::{Broker, Ending};
 use crate::stacks::{Site, StackOptions};
 use crate::{BrokerError, Config, runtime};
@@ -604,7 +605,8 @@ impl Broker {
         };
         match self.registry.add_domain(name, assigned) {
             Ok(domain) => {
-                tracing::info!("domain {name} ({ip}) was made");
+                let what = Record::of_domain(Event::DomainAdd, name, paths.netns_cookie);
+                self.audit(what, format_args!("domain {name} ({ip}) was made"));
                 let site = self.domains.site(&domain, &lease, &paths);
                 self.domains.paths.insert(domain.id, paths);
                 self.domains.tell_of_domains(&self.registry);
@@ -742,7 +744,8 @@ impl Broker {
         self.count_carried();
         match self.registry.add_domain(name, assigned) {
             Ok(domain) => {
-                tracing::info!("domain {name} ({ip}) was attached");
+                let what = Record::of_domain(Event::DomainAttach, name, netns_cookie);
+                self.audit(what, format_args!("domain {name} ({ip}) was attached"));
                 let attached = Attached {
                     name: name.to_owned(),
                     ip,
@@ -777,6 +780,12 @@ impl Broker {
         for id in left {
             if let Some(attached) = self.domains.attached.remove(&id) {
                 self.domains.part(&attached);
+                let Attached {
+                    name, netns_cookie, ..
+                } = &attached;
+                let what = Record::of_domain(Event::DomainRemove, name, *netns_cookie);
+                let why = format_args!("domain {name} was removed: nobody is in its namespace");
+                self.audit(what, why);
             }
             self.forget_domain(id);
         }
@@ -849,7 +858,8 @@ impl Broker {
         self.places.close(domain.netns_cookie);
         self.forget_domain(domain.id);
         self.domains.tell_of_domains(&self.registry);
-        tracing::info!("domain {name} was removed");
+        let what = Record::of_domain(Event::DomainRemove, name, domain.netns_cookie);
+        self.audit(what, format_args!("domain {name} was removed"));
         Reply::Done
     }
 

@@ -25,6 +25,7 @@
 //! - `parts`: the supervisor of Fordway's other processes; `stacks`: which of them a domain with a stack of its own has;
 //!   `orders`: what such a stack is told and asked.
 //! - `again`: what failed and is tried again.
+//! - `log`: where events go, and from which level on; `audit`: those that say who changed what.
 //! - `reaper`: closing descriptors of strangers where it may block.
 //!
 //! # What holds whatever a program does
@@ -43,6 +44,7 @@ mod actions;
 pub mod admin;
 mod admin_socket;
 mod again;
+pub mod audit;
 mod broker;
 mod carried;
 mod connection;
@@ -56,6 +58,7 @@ mod groups;
 mod guests;
 mod limits;
 mod listing;
+pub mod log;
 mod memory;
 mod messages;
 mod notify;

@@ -27,7 +27,7 @@ pub(crate) struct Grumbles {
 }
 
 impl Grumbles {
-    fn may_log(&mut self, now: Instant) -> bool {
+    pub(crate) fn may_log(&mut self, now: Instant) -> bool {
         let stale = |since| now.saturating_duration_since(since) >= GRUMBLE_TIME;
         if self.since.is_none_or(stale) {
             (self.since, self.count) = (Some(now), 0);

@@ -86,6 +86,7 @@ fn what_changes_something_is_refused_and_changes_nothing() {
         },
         Request::FilterList,
         Request::FilterMonitor,
+        Request::Log { level: None },
         Request::Down {
             keep_domains: false,
         },

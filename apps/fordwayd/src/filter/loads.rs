@@ -34,6 +34,7 @@
 use super::{Fault, Made, There, changes, store};
 use crate::admin::{ErrorKind, FilterChange, Reply, Taken};
 use crate::admin_socket::error;
+use crate::audit::{Event, Record, Who};
 use crate::broker::Broker;
 use crate::orders::{Hearing, Packed};
 use fordway_filter::Phase;
@@ -53,6 +54,7 @@ const WAITING_MAX: usize = 16;
 /// A load that was asked for.
 struct Load {
     asker: u64,
+    who: Who,
     text: String,
     /// Only on rules of this epoch.
     on: Option<u64>,
@@ -61,6 +63,7 @@ struct Load {
 /// A load that a thread makes.
 struct Making {
     asker: u64,
+    who: Who,
     by: JoinHandle<Result<Beside, Fault>>,
     /// How often the fabric had been given rules, or had lost a port's, when it began.
     given: u64,
@@ -76,6 +79,8 @@ struct Beside {
 /// A load that is in force.
 struct InForce {
     asker: u64,
+    who: Who,
+    rules_before: u64,
     change: FilterChange,
     since: Instant,
     hearing: Hearing,
@@ -171,7 +176,13 @@ impl Broker {
                 ),
             ));
         }
-        self.loads.waiting.push_back(Load { asker, text, on });
+        let who = self.asking;
+        self.loads.waiting.push_back(Load {
+            asker,
+            who,
+            text,
+            on,
+        });
         None
     }
 
@@ -185,38 +196,69 @@ impl Broker {
         }
         while self.loads.making.is_none()
             && self.loads.heard.is_none()
-            && let Some(Load { asker, text, on }) = self.loads.waiting.pop_front()
+            && let Some(load) = self.loads.waiting.pop_front()
         {
+            let Load {
+                asker,
+                who,
+                text,
+                on,
+            } = load;
             if on.is_some_and(|on| on != self.rules.epoch()) {
-                self.answer_admin(asker, Fault::Late.reply());
+                self.refuse_load(asker, who, Fault::Late.reply());
                 continue;
             }
             match self.loads.make(text, self.rules.runtime_dir.clone()) {
                 Ok(by) => {
                     let given = self.rules.given;
-                    self.loads.making = Some(Making { asker, by, given });
+                    self.loads.making = Some(Making {
+                        asker,
+                        who,
+                        by,
+                        given,
+                    });
                 }
                 Err(reason) => {
                     let what = format_args!("nothing was changed: no thread for it: {reason}");
-                    self.answer_admin(asker, error(ErrorKind::Internal, what));
+                    self.refuse_load(asker, who, error(ErrorKind::Internal, what));
                 }
             }
         }
     }
 
+    fn refuse_load(&mut self, asker: u64, who: Who, reply: Reply) {
+        self.audit_refused_load(who, &reply);
+        self.answer_admin(asker, reply);
+    }
+
+    fn audit_refused_load(&mut self, who: Who, reply: &Reply) {
+        self.on_behalf_of(who, |broker| {
+            broker.audit_refusal(Event::FilterLoad, None, reply);
+        });
+    }
+
     /// A thread has ended: what it has made comes into force.
     pub(crate) fn rules_are_made(&mut self) {
         let _ = rustix::io::read(&*self.loads.ended, &mut [0; 8]);
-        let Some(Making { asker, by, given }) = self.loads.making.take() else {
+        let Some(Making {
+            asker,
+            who,
+            by,
+            given,
+        }) = self.loads.making.take()
+        else {
             return;
         };
         let beside = by.join().unwrap_or_else(|_| {
             let why = "the thread that makes rules has panicked";
             Err(Fault::File(io::Error::other(why)))
         });
-        match beside.and_then(|beside| self.put_in_force(asker, beside, given)) {
+        let load = beside.and_then(|beside| {
+            self.on_behalf_of(who, |broker| broker.put_in_force(asker, beside, given))
+        });
+        match load {
             Ok(load) => self.loads.heard = Some(load),
-            Err(fault) => self.answer_admin(asker, fault.reply()),
+            Err(fault) => self.refuse_load(asker, who, fault.reply()),
         }
     }
 
@@ -258,6 +300,7 @@ impl Broker {
         }
         let tracked = self.rules.filter.tracks_connections();
         let was_lacking = self.rules.chains.is_failing();
+        let rules_before = self.rules.count();
         self.rules.put_in_force(made, epoch);
         self.free_groups();
         let hearing = self.give_rules(packed);
@@ -277,6 +320,8 @@ impl Broker {
         };
         Ok(InForce {
             asker,
+            who: self.asking,
+            rules_before,
             change,
             since,
             hearing,
@@ -287,6 +332,8 @@ impl Broker {
     fn finish_load(&mut self, load: InForce, stacks: Taken) {
         let InForce {
             asker,
+            who,
+            rules_before,
             mut change,
             since,
             hearing,
@@ -295,7 +342,16 @@ impl Broker {
         change.stacks = stacks;
         change.look_us = since.elapsed().as_micros() as u64;
         let channels = &change.channels;
-        tracing::info!(
+        let what = Record {
+            ruleset: Some(change.epoch),
+            rules_before: Some(rules_before),
+            rules_after: Some(self.rules.count()),
+            changes: Some(change.changes.len() as u64),
+            moved: Some(channels.moved),
+            cut: Some(channels.cut),
+            ..Record::of(Event::FilterLoad)
+        };
+        let said = format!(
             "rules of epoch {} are in force: {} channels stay, {} go to the kernel path, {} are cut; {} stacks have them, {} were killed",
             change.epoch,
             channels.stay,
@@ -304,6 +360,7 @@ impl Broker {
             stacks.changed,
             stacks.restarted
         );
+        self.on_behalf_of(who, |broker| broker.audit(what, said));
         self.tell_monitors(&change, asker);
         self.answer_admin(asker, Reply::FilterChange(change));
     }
@@ -314,14 +371,14 @@ impl Broker {
             let stacks = self.taken(&load.hearing);
             self.finish_load(load, stacks);
         }
-        let making = self.loads.making.take().map(|making| making.asker);
-        let waiting = std::mem::take(&mut self.loads.waiting);
-        for asker in making
-            .into_iter()
-            .chain(waiting.into_iter().map(|load| load.asker))
-        {
-            let what = "the broker ends; nothing was changed";
-            self.refuse_admin(asker, error(ErrorKind::Busy, what));
+        let making = self.loads.making.take();
+        let making = making.map(|making| (making.asker, making.who));
+        let waiting = std::mem::take(&mut self.loads.waiting).into_iter();
+        let waiting = waiting.map(|load| (load.asker, load.who));
+        for (asker, who) in making.into_iter().chain(waiting) {
+            let reply = error(ErrorKind::Busy, "the broker ends; nothing was changed");
+            self.audit_refused_load(who, &reply);
+            self.refuse_admin(asker, reply);
         }
     }
 }

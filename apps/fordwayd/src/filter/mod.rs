@@ -55,6 +55,7 @@ pub(crate) use store::FILE as RULES_FILE;
 use crate::admin::{ErrorKind, FilterRules, Looked, Reply};
 use crate::admin_socket::error;
 use crate::again::Again;
+use crate::audit::{Event, Record};
 use crate::broker::Broker;
 use crate::memory::Progress;
 use crate::orders::Packed;
@@ -65,7 +66,7 @@ use fordway_abi::control::Protocol;
 use fordway_abi::reason::Reason;
 use fordway_abi::shm::SEGMENT_LOG2_MAX;
 use fordway_filter::rules;
-use fordway_filter::{Answer, Decision, Filter, Phase};
+use fordway_filter::{Answer, Decision, Filter, Phase, RuleId};
 use fordway_platform::diag::{self, Named};
 use fordway_platform::fabric::{
     Fabric, FabricError, handshake_has_passed, keep_connections, port_of,
@@ -230,6 +231,11 @@ impl Rules {
     /// Whether it may lack any.
     pub(crate) fn lacks_chains(&self) -> bool {
         self.chains.is_failing()
+    }
+
+    /// How many they are.
+    fn count(&self) -> u64 {
+        self.filter.rules().ids().count() as u64
     }
 
     /// As stacks get them.
@@ -892,7 +898,7 @@ impl Broker {
     /// Asks the rules in force about every live channel, and about what was held back.
     pub(crate) fn look_again(&mut self, phase: Phase) -> Looked {
         let mut looked = Looked::default();
-        let (mut moved, mut cut) = (Vec::new(), Vec::new());
+        let (mut moved, mut cut, mut by) = (Vec::new(), Vec::new(), BTreeSet::new());
         for channel in self.registry.channels_with_both_ends() {
             let [a, b] = &channel.facts;
             // A UDP socket is no pair's alone: none is ended.
@@ -906,11 +912,15 @@ impl Broker {
             match self.rules.decide([a, b], channel.table, phase) {
                 None | Some(Decision::Allowed) => looked.stay += 1,
                 Some(Decision::EachPacket { .. }) => moved.push(channel),
-                Some(Decision::Refused { .. }) => cut.push(channel),
+                Some(Decision::Refused { rule, .. }) => {
+                    by.insert(rule);
+                    cut.push(channel);
+                }
             }
         }
         (looked.moved, looked.cut) = (moved.len() as u64, cut.len() as u64);
         self.leave(&moved, &cut);
+        self.audit_cut(&cut, by);
         self.look_at_relayed();
         self.ask_anew_about_everybody();
         let rules = &self.rules;
@@ -943,8 +953,35 @@ impl Broker {
             None => {}
             Some(Decision::Allowed) if self.rules.may_be_established(ends, table) => {}
             Some(Decision::Allowed | Decision::EachPacket { .. }) => self.leave(&[*channel], &[]),
-            Some(Decision::Refused { .. }) => self.leave(&[], &[*channel]),
+            Some(Decision::Refused { rule, .. }) => {
+                self.leave(&[], &[*channel]);
+                // Programs choose how often they show one.
+                if self.grumbles.may_log(Instant::now()) {
+                    self.audit_cut(&[*channel], BTreeSet::from([rule]));
+                }
+            }
         }
+    }
+
+    /// Channels whose sockets are ended because rules refuse them.
+    fn audit_cut(&self, cut: &[BothEnds], by: BTreeSet<RuleId>) {
+        if cut.is_empty() {
+            return;
+        }
+        let ends = cut.iter().flat_map(|channel| &channel.facts);
+        let ends: BTreeSet<u64> = ends.map(|end| end.netns_cookie).collect();
+        let names = ends.iter().map(|end| self.registry.name_of_netns(*end));
+        let names = names.collect::<Vec<_>>().join(",");
+        let rules = by.into_iter().map(|rule| self.rules.filter.describe(rule));
+        let rules = rules.collect::<Vec<_>>().join(", ");
+        let what = Record {
+            domain: Some(&names),
+            ruleset: Some(self.rules.epoch()),
+            rule: Some(&rules),
+            cut: Some(cut.len() as u64),
+            ..Record::of(Event::Cut)
+        };
+        self.audit(what, "connections that the rules refuse were cut");
     }
 
     /// The kernel goes on knowing the connections on rings that cross the fabric, and those that

@@ -78,11 +78,7 @@ pub fn broker_process() {
     let Some(dir) = std::env::var_os(DIR_VARIABLE) else {
         return;
     };
-    tracing_subscriber::fmt()
-        .with_ansi(false)
-        .with_writer(std::io::stderr)
-        .with_max_level(tracing_subscriber::filter::LevelFilter::DEBUG)
-        .init();
+    fordwayd::log::start("debug").expect("the log");
     let config = fordwayd::Config {
         runtime_dir: dir.into(),
         network: fordwayd::Network::new(Ipv4Addr::new(10, 77, 0, 0), 24).expect("network"),
