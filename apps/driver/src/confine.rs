@@ -40,6 +40,10 @@ pub const DRIVER_CALLS: &[libc::c_long] = &[
     libc::SYS_epoll_create1,
     libc::SYS_epoll_ctl,
     libc::SYS_close,
+];
+
+/// Those that every process makes, and that stand in no list of their own.
+const C_LIBRARY: &[libc::c_long] = &[
     // The C library's own: its heap, a panic, the end.
     libc::SYS_brk,
     libc::SYS_mremap,
@@ -121,7 +125,7 @@ pub fn confine(to: &Confined<'_>) -> io::Result<()> {
     allow_only(to.calls)
 }
 
-/// Any other call ends the process from now on. Nothing that it may execute later gets more rights than it has. Of sockets, those of
+/// Any call but these and the C library's own ends the process from now on. Nothing that it may execute later gets more rights than it has. Of sockets, those of
 /// AF_UNIX alone are made, and of ioctl(2) there is what asks a socket: by others the end of a tap device changes the address
 /// of the bridge's port.
 pub fn allow_only(calls: &[libc::c_long]) -> io::Result<()> {
@@ -147,7 +151,11 @@ pub fn allow_only(calls: &[libc::c_long]) -> io::Result<()> {
         };
         Ok((call, rules))
     };
-    let rules: Result<_, _> = calls.iter().map(|&call| rule(call)).collect();
+    let rules: Result<_, _> = calls
+        .iter()
+        .chain(C_LIBRARY)
+        .map(|&call| rule(call))
+        .collect();
     let filter = SeccompFilter::new(
         rules.map_err(io::Error::other)?,
         SeccompAction::KillProcess,

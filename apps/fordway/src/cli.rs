@@ -112,8 +112,8 @@ pub enum Command {
     /// Serve what the broker knows as metrics, for Prometheus, until interrupted
     ///
     /// Of GET /metrics, in Prometheus' text form. The broker is asked once a second at most, whoever
-    /// asks here, by a socket on which nothing can be changed. root's runs as nobody in particular,
-    /// and without a file system. fordway up starts it if the configuration has [metrics].
+    /// asks here, by a socket on which nothing can be changed. Started by root, it becomes a user who owns
+    /// nothing, and leaves the file system. fordway up starts it if the configuration has [metrics].
     Serve(Serve),
     /// Print what the broker logs, or change it until the broker ends
     ///
@@ -626,7 +626,7 @@ pub struct Serve {
     /// Where to listen; port 0: one that is free [default: 127.0.0.1:9477]
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub metrics: Option<SocketAddr>,
-    /// Do nothing unless the configuration has [metrics], as a service does
+    /// End at once unless the configuration has [metrics]; the service is started so
     #[arg(long)]
     pub if_configured: bool,
     /// Configuration in TOML [default: /etc/fordway/fordway.toml, if it exists]

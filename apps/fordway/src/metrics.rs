@@ -293,29 +293,15 @@ fn escaped(value: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ss::tests::end;
     use fordwayd::admin::SCHEMA;
     use std::collections::BTreeSet;
     use std::fs;
 
     fn connection(path: &str, reason: Option<&str>, joined: bool) -> Connection {
         Connection {
-            protocol: "tcp".into(),
-            domain: "web".into(),
-            peer_domain: None,
-            local: "10.77.0.3:1".into(),
-            remote: "10.77.0.4:2".into(),
-            state: "ESTAB".into(),
-            path: path.into(),
-            reason: reason.map(str::to_owned),
-            pid: None,
             joined,
-            cookie: "1".into(),
-            channel: None,
-            ring_bytes_tx: 0,
-            ring_bytes_rx: 0,
-            lost_tx: 0,
-            kernel_bytes_tx: 0,
-            kernel_bytes_rx: 0,
+            ..end("web", 40_000, path, reason)
         }
     }
 

@@ -44,7 +44,7 @@ const FILES_MAX: u64 = LIMITS.connections_max as u64 + 64;
 /// For a page in each client's queue, and the broker's answer.
 const MEMORY_BYTES_MAX: u64 = 1 << 30;
 
-/// Calls of the loop, of a question to the broker, and of the C library.
+/// Calls of the loop, and of a question to the broker.
 const CALLS: &[libc::c_long] = &[
     #[cfg(target_arch = "x86_64")]
     libc::SYS_epoll_wait,
@@ -68,35 +68,17 @@ const CALLS: &[libc::c_long] = &[
     libc::SYS_fcntl,
     libc::SYS_clock_gettime,
     libc::SYS_getrandom,
-    libc::SYS_brk,
     libc::SYS_mmap,
     libc::SYS_munmap,
-    libc::SYS_mremap,
-    libc::SYS_mprotect,
-    libc::SYS_madvise,
-    libc::SYS_futex,
-    libc::SYS_rt_sigaction,
-    libc::SYS_rt_sigprocmask,
-    libc::SYS_rt_sigreturn,
-    libc::SYS_sigaltstack,
-    libc::SYS_restart_syscall,
-    libc::SYS_getpid,
-    libc::SYS_gettid,
-    libc::SYS_tgkill,
-    libc::SYS_exit,
-    libc::SYS_exit_group,
 ];
 
 /// `fordway serve`.
 pub fn serve(options: &Serve, runtime_dir: Option<&Path>) -> Outcome {
     // The broker's child has been told all. It is a user who may not be able to read the file.
-    let told = options.metrics.filter(|_| {
-        let asks = options.if_configured || options.config.is_some();
-        runtime_dir.is_some() && !asks
-    });
-    let file = match told {
-        Some(_) => config::File::default(),
-        None => config::read(options.config.as_deref())?,
+    let is_told = runtime_dir.is_some() && options.metrics.is_some();
+    let file = match is_told && options.config.is_none() && !options.if_configured {
+        true => config::File::default(),
+        false => config::read(options.config.as_deref())?,
     };
     let configured = config::metrics(&file)?;
     if options.if_configured && configured.is_none() {
